@@ -1,0 +1,403 @@
+"""What the Trainer optimizes: the `Objective` contract and the values that cross it.
+
+An objective owns what is learned (the parameter tree, the loss, what its evaluation yields). The Trainer owns how
+(mesh, compiled step, accumulation, averages, checkpoints). Losses are *additive statistics*: a window of
+microbatches, a mesh and a validation pass all add `(total, mass)` and divide once, so no denominator is lost.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.tree_util import Partial
+
+from dew.artifacts import Artifacts
+
+if TYPE_CHECKING:
+    from dew.inputs.spec import InputSpec
+    from dew.nn.stack import DecoderBank
+    from dew.training.state import TrainState
+
+type Variables = Mapping[str, Any]
+"""A Flax variables mapping: the `params` collection and any other collection the modules keep."""
+
+type Batch = Mapping[str, Any]
+"""One batch as the Trainer and every objective read it: arrays with a leading batch axis, keyed by field name.
+
+Leaves are not narrowed to arrays: a batch may carry prepared model inputs, counts or records beside them.
+"""
+
+type Path = tuple[str, ...]
+"""The dict keys above one leaf of a variables tree, collection first."""
+
+type PathFilter = Callable[[Path], bool]
+"""Chooses leaves of a variables tree by path; used for averages, trainable subsets and optimizer groups."""
+
+type Initializer = Partial
+"""`Objective.init` as a pytree: bound arrays are children, so a jit receives them as arguments, not constants."""
+
+
+@struct.dataclass
+class Mean:
+    """A sum and the mass it is divided by.
+
+    Attributes:
+        total: scalar numerator, differentiable.
+        mass: scalar denominator, nonnegative and free of the parameters. Zero mass requires a zero total and
+            contributes nothing.
+    """
+
+    total: jax.Array | float
+    mass: jax.Array | float
+
+
+def mean_loss(stats: Mean) -> tuple[jax.Array, jax.Array]:
+    """Return `(total / mass, mass > 0)`, with value and gradient exactly zero where the mass is zero."""
+    total = jnp.asarray(stats.total)
+    mass = jnp.asarray(stats.mass)
+    active = mass > 0
+    # The inner `where` keeps 0/0 out of the backward pass too: a NaN there survives the outer selection.
+    value = jnp.where(active, total, 0) / jnp.where(active, mass, 1)
+    return value, active
+
+
+Loss = TypeVar("Loss", default=Mean | jax.Array | float)
+"""The additive statistics an objective's `loss` returns: a `Mean`, a unit-mass scalar, or its own Flax pytree."""
+
+Effects = TypeVar("Effects", default=None)
+"""Additive observations an objective applies once per optimizer commit."""
+
+
+@struct.dataclass(kw_only=True)
+class Step:
+    """What the Trainer tells an objective about the current step.
+
+    Attributes:
+        step: count of accepted microbatches, which an objective's own schedules read.
+        key: typed PRNG key of this attempt; a replayed microbatch gets the key it was first run with.
+        ema: the complete variables with the averaged leaves laid over the live ones, or None without an average.
+    """
+
+    step: jax.Array | int
+    key: jax.Array
+    ema: Variables | None = None
+
+
+@struct.dataclass
+class Aux(Generic[Effects]):
+    """What a loss returns beside its statistics.
+
+    Attributes:
+        metrics: scalars for the trackers.
+        variables: complete replacements of nonparameter collections from one accepted microbatch (batch
+            statistics). Never `params`: those belong to the optimizer.
+        qk_stats: the `qk` collection the attention layers sowed, for QK-Clip, or None.
+        effects: additive observations, applied once on a committed update.
+    """
+
+    metrics: Mapping[str, jax.Array] = struct.field(default_factory=dict)
+    variables: Variables | None = None
+    qk_stats: Variables | None = None
+    effects: Effects | None = None
+
+
+@struct.dataclass(kw_only=True)
+class Prediction:
+    """What a token objective scored a batch with, for a teacher to compare.
+
+    Attributes:
+        logits: `[B, S, vocab]` float32.
+        losses: `[B, S]` the per-position loss the objective sums.
+        weights: `[B, S]` the weight of each position.
+        hidden: `[B, S, D]` states of the requested layers, in the order asked.
+    """
+
+    logits: jax.Array
+    losses: jax.Array
+    weights: jax.Array
+    hidden: tuple[jax.Array, ...] = ()
+
+
+def everything(path: Path) -> bool:
+    """Accept every leaf."""
+    return True
+
+
+def under(*prefix: str) -> PathFilter:
+    """Return a filter that accepts the leaves below `prefix`, as in `under("params", "encoder")`."""
+
+    def below(path: Path) -> bool:
+        return path[: len(prefix)] == prefix
+
+    return below
+
+
+def _flat(tree: Variables) -> dict[Path, Any]:
+    return cast("dict[Path, Any]", flatten_dict(cast("dict[str, Any]", tree)))
+
+
+def _nested(flat: Mapping[Path, Any]) -> dict[str, Any]:
+    return cast("dict[str, Any]", unflatten_dict(dict(flat)))
+
+
+def select(tree: Variables, keep: PathFilter) -> dict[str, Any]:
+    """Return the subtree of `tree` whose leaves `keep` accepts, nested as before; empty branches are dropped."""
+    return _nested({path: leaf for path, leaf in _flat(tree).items() if keep(path)})
+
+
+def merge(tree: Variables, overlay: Variables) -> dict[str, Any]:
+    """Return `tree` with every leaf that `overlay` holds replaced by the overlay's.
+
+    Raises:
+        ValueError: `overlay` holds a leaf that `tree` lacks.
+    """
+    flat = _flat(tree)
+    laid = _flat(overlay)
+    surplus = sorted("/".join(path) for path in laid.keys() - flat.keys())
+    if surplus:
+        raise ValueError(
+            f"overlay holds {len(surplus)} leaves the tree lacks, first {surplus[0]!r}; "
+            "merge only replaces leaves, so both trees must come from one initialisation"
+        )
+    return _nested(flat | laid)
+
+
+FROZEN = "frozen"
+"""The collection a partially trained run keeps its held weights under; the optimizer moves `params` alone."""
+
+
+def freeze(variables: Variables, trainable: PathFilter) -> dict[str, Any]:
+    """Move the `params` leaves that `trainable` rejects to the `frozen` collection.
+
+    Args:
+        variables: a tree with `params` and without `frozen`.
+        trainable: reads full paths, `("params", ...)`.
+
+    Raises:
+        ValueError: the filter keeps every leaf or none, or the tree is already split.
+    """
+    if FROZEN in variables:
+        raise ValueError(f"variables already hold a {FROZEN!r} collection; thaw them before freezing again")
+    params = {path: leaf for path, leaf in _flat(variables).items() if path[0] == "params"}
+    kept = {path for path in params if trainable(path)}
+    if not kept or len(kept) == len(params):
+        what = "none" if not kept else "all"
+        raise ValueError(
+            f"trainable keeps {what} of the {len(params)} params leaves, so there is nothing to split; "
+            "a filter must keep some leaves and reject others"
+        )
+    rest = {name: tree for name, tree in variables.items() if name != "params"}
+    held = {(FROZEN, *path[1:]): leaf for path, leaf in params.items() if path not in kept}
+    return {**rest, **_nested({path: params[path] for path in kept} | held)}
+
+
+def thaw(variables: Variables) -> dict[str, Any]:
+    """Undo `freeze`: one `params` collection again. A tree that was never split is returned as it is."""
+    if FROZEN not in variables:
+        return dict(variables)
+    rest = {name: tree for name, tree in variables.items() if name not in ("params", FROZEN)}
+    params = _flat(variables["params"])
+    held = _flat(variables[FROZEN])
+    both = sorted("/".join(path) for path in params.keys() & held.keys())
+    if both:
+        raise ValueError(f"{both[0]!r} stands in params and in {FROZEN!r}; a leaf belongs to one of them")
+    return {**rest, "params": _nested(params | held)}
+
+
+@dataclass(frozen=True)
+class EMASpec:
+    """Which leaves the average tracks, and how fast it follows them.
+
+    `ema <- decay(n) * ema + (1 - decay(n)) * params`, where n counts the optimizer updates completed before
+    this one (the first is 0). A decay of exactly 1 keeps the old leaf bit for bit.
+
+    Attributes:
+        decay: schedule from completed updates to a scalar in [0, 1].
+        select: the leaves that are averaged, by full path.
+    """
+
+    decay: optax.Schedule
+    select: PathFilter = everything
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A trained model bound to weights and ready to be called."""
+
+    @property
+    def variables(self) -> Variables: ...
+
+    def bind(self, variables: Variables) -> Self:
+        """Return this task over other weights; compiled executables are kept."""
+        ...
+
+    def __call__(self, request: Any, *args: Any, **options: Any) -> Any: ...
+
+
+class Objective(ABC, Generic[Loss, Effects]):
+    """What is learned: the parameters, the loss, and what evaluation yields.
+
+    A subclass implements `init` and `loss`; every other member has a default. See `dew.testing` for the contract
+    tests an objective must pass.
+    """
+
+    artifact: ClassVar[type | None] = None
+    """The artifact type `evaluate` returns, or None when it returns nothing."""
+
+    unit: str = "examples"
+    """What a training rate counts: `tokens`, `images`, ..."""
+
+    ema: EMASpec | None = None
+    """The moving average the Trainer keeps, or None."""
+
+    inputs: InputSpec
+    """Per-example shapes and dtypes the parameter tree is initialised from."""
+
+    @property
+    def bank_sites(self) -> tuple[DecoderBank, ...]:
+        """The layer stacks this objective scans or pipelines; none unless a model declares them."""
+        return ()
+
+    @property
+    def initializer(self) -> Initializer:
+        """`init` with the held arrays bound as pytree children, so a jit takes them as arguments.
+
+        A closure over a checkpoint would be compiled into the executable as constants; this crosses as data.
+        Call it with a key.
+        """
+        return Partial(_initialize, Partial(self.init), self.held_variables())
+
+    def held_variables(self) -> Variables | None:
+        """The arrays this objective starts from (a checkpoint, a frozen tower), or None when it draws them all."""
+        return None
+
+    @abstractmethod
+    def init(self, key: jax.Array, variables: Variables | None = None) -> Variables:
+        """The whole variables tree, every collection, from one key. Pure.
+
+        Args:
+            key: typed PRNG key.
+            variables: the held tree as data; None means this objective's own `held_variables()`.
+        """
+
+    @abstractmethod
+    def loss(self, params: Variables, batch: Batch, step: Step) -> tuple[Loss, Aux[Effects]]:
+        """Additive loss statistics of one batch, and the reports beside them.
+
+        Args:
+            params: the complete variables tree.
+            batch: arrays with a leading batch axis.
+            step: clock, randomness and average.
+
+        Returns:
+            `Mean(total, mass)` for a shared denominator, a scalar for one unit-mass term, or the objective's own
+            Flax pytree whose leaves add across records before `reduce_loss`.
+        """
+
+    def reduce_loss(self, stats: Loss) -> tuple[jax.Array, jax.Array]:
+        """The loss value and whether its statistics have support. Override for composite statistics."""
+        if isinstance(stats, Mean):
+            return mean_loss(stats)
+        if isinstance(stats, (jax.Array, float, int)):
+            return jnp.asarray(stats), jnp.asarray(True)
+        raise TypeError(
+            f"{type(self).__name__}.loss returns {type(stats).__name__}; "
+            "statistics other than Mean and a scalar need a reduce_loss of their own"
+        )
+
+    def apply_effects(self, variables: Variables, effects: Effects) -> Variables:
+        """Nonparameter replacements from the observations summed over one committed window."""
+        raise TypeError(f"{type(self).__name__} emits effects but does not define apply_effects")
+
+    def predict(
+        self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
+    ) -> tuple[Mean, Aux[Effects], Prediction]:
+        """The loss as `loss` computes it, with the token logits, weights and layer outputs behind it."""
+        raise TypeError(f"{type(self).__name__} scores no token logits, so it has no predict")
+
+    def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts | None:
+        """Scoring artifacts for every row of the global batch. Every process takes part; nothing is decoded."""
+        return None
+
+    def pipeline(self, state: TrainState, *, ema: bool = True) -> Task:
+        """The trained model as its inference task, over the averaged weights unless `ema` is False."""
+        raise TypeError(f"{type(self).__name__} has no inference task")
+
+    def preview(
+        self, params: Variables, batch: Batch, step: Step, *, scored: Artifacts | None = None
+    ) -> Artifacts | None:
+        """One display per evaluation event; the default shows the first scoring artifacts again."""
+        return scored
+
+    def count_units(self, batch: Batch) -> int:
+        """How many `unit`s a host batch holds; the default counts its rows."""
+        return int(jax.tree.leaves(batch)[0].shape[0])
+
+
+def _initialize(init: Partial, held: Variables | None, key: jax.Array) -> Variables:
+    return init(key, held)
+
+
+def scalar_loss(
+    objective: Objective[Loss, Effects], variables: Variables, batch: Batch, step: Step
+) -> tuple[jax.Array, Aux[Effects]]:
+    """Evaluate and reduce the statistics, for direct differentiation with `jax.grad(..., has_aux=True)`."""
+    stats, aux = objective.loss(variables, batch, step)
+    value, _ = objective.reduce_loss(stats)
+    return value, aux
+
+
+S = TypeVar("S")
+"""The statistic a metric accumulates over a pass."""
+
+
+class Metric(Protocol[S]):
+    """Reduces a validation pass to one scalar, on the host.
+
+    The first contribution starts a pass. `merge` may update the accumulator in place; nothing is kept between
+    passes, and a metric takes part in no collective.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    @property
+    def reads(self) -> type:
+        """The artifact type this metric scores."""
+        ...
+
+    def __call__(self, artifact: Any, /) -> S:
+        """The statistic of one artifact."""
+        ...
+
+    def merge(self, accumulated: S, contribution: S, /) -> S: ...
+
+    def finalize(self, accumulated: S, /) -> float: ...
+
+
+def merge_totals(accumulated: tuple[float, float], contribution: tuple[float, float]) -> tuple[float, float]:
+    """Add one batch's `(total, count)`; batches of different sizes then weigh by their counts."""
+    return accumulated[0] + contribution[0], accumulated[1] + contribution[1]
+
+
+def mean_of_totals(accumulated: tuple[float, float]) -> float:
+    """Divide a summed total by its summed count.
+
+    Raises:
+        ValueError: the pass counted nothing, so it has no mean.
+    """
+    total, count = accumulated
+    if count <= 0:
+        raise ValueError(f"the pass counted {count} targets; a mean needs at least one")
+    return total / count

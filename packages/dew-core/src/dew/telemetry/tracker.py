@@ -1,0 +1,33 @@
+"""The `Tracker` a Trainer reports to. All methods run on process zero, outside jit, and contain no collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dew.artifacts import Artifacts
+
+
+class Tracker:
+    """Receives the events of one run. Every method does nothing by default: override what you need.
+
+    Values are Python floats keyed by `phase/name` (`train/loss`, `validation/perplexity`); `step` counts attempted
+    batches. A tracker that raises is reported once and left out from then on; it never stops the run.
+    """
+
+    def started(self, *, step: int, total_steps: int, unit: str) -> None:
+        """The run begins or resumes at `step` of `total_steps`; rates count `unit`s."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Training metrics of a log tick."""
+
+    def evaluated(self, values: Mapping[str, float], *, step: int) -> None:
+        """Metrics of one complete validation pass."""
+
+    def preview(self, artifacts: Artifacts, *, step: int) -> None:
+        """Artifacts to show, gathered to the host."""
+
+    def checkpointed(self, path: str, *, step: int) -> None:
+        """A checkpoint is durable at `path`."""
+
+    def finished(self, status: str, *, step: int) -> None:
+        """The run ended: `completed`, `interrupted` or `failed`. Called once; flush and close here."""
