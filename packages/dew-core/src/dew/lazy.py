@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 
-#: name -> "module:distribution"; the attribute of the module has the exported name.
+#: name -> "module:distribution"; the attribute of the module has the exported name, or the module itself does.
 Exports = Mapping[str, str]
 
 
@@ -30,7 +30,7 @@ def lazy(package: str, exports: Exports) -> tuple[Callable[[str], object], Calla
                     f"{package}.{name} ships in {distribution}: pip install {distribution}", name=module
                 ) from error
             raise
-        return getattr(loaded, name)
+        return loaded if module == f"{package}.{name}" else getattr(loaded, name)
 
     def __dir__() -> list[str]:
         return sorted(exports)

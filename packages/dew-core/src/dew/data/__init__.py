@@ -1,0 +1,32 @@
+__path__ = __import__("pkgutil").extend_path(__path__, __name__)
+from typing import TYPE_CHECKING
+
+from dew.lazy import lazy
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Dataset": "dew.data.dataset:dew-core",
+        "DataPartition": "dew.data.dataset:dew-core",
+        "DatasetSpec": "dew.data.config:dew-core",
+        "Loading": "dew.data.config:dew-core",
+        "Ramp": "dew.data.config:dew-core",
+        "TokenBytes": "dew.data.tokens:dew-lm",
+        "TokenSource": "dew.data.tokens:dew-lm",
+        "TokenWindows": "dew.data.tokens:dew-lm",
+        "ByteTokenizer": "dew.data.text:dew-lm",
+        "HFTokenizer": "dew.data.text:dew-lm",
+    },
+)
+
+if TYPE_CHECKING:
+    from dew.data.config import DatasetSpec as DatasetSpec
+    from dew.data.config import Loading as Loading
+    from dew.data.config import Ramp as Ramp
+    from dew.data.dataset import DataPartition as DataPartition
+    from dew.data.dataset import Dataset as Dataset
+    from dew.data.text import ByteTokenizer as ByteTokenizer
+    from dew.data.text import HFTokenizer as HFTokenizer
+    from dew.data.tokens import TokenBytes as TokenBytes
+    from dew.data.tokens import TokenSource as TokenSource
+    from dew.data.tokens import TokenWindows as TokenWindows
