@@ -1,0 +1,31 @@
+"""What dew-core adds: schedules, optimizers and the commands that read a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dew.plugins import Component, hookimpl
+
+DEW_CONTRACT = 1
+
+SCHEDULES = {
+    "cosine": ("Cosine", "Warm up, then fall along a half cosine."),
+    "power": ("Power", "Warm up, follow a power law, end in an optional linear tail."),
+    "linear": ("Linear", "Warm up, then fall along a line."),
+}
+COMMANDS = {
+    "report": "Write a run's report: one HTML file with curves, samples and settings.",
+    "list": "List the runs of a folder with their state and last figures.",
+    "doctor": "Show versions, devices, caches and what is wrong with them.",
+    "plugins": "List what is installed and by whom; `check` imports every part.",
+}
+
+
+@hookimpl
+def dew_components() -> Iterator[Component]:
+    """The parts of dew-core."""
+    for name, (attribute, summary) in SCHEDULES.items():
+        yield Component("schedule", name, f"dew.training.optim.config:{attribute}", summary)
+    for name, summary in COMMANDS.items():
+        module = "list_runs" if name == "list" else name
+        yield Component("command", name, f"dew.cli.commands.{module}:main", summary)

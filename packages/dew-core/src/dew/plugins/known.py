@@ -1,0 +1,34 @@
+"""Names Dew knows without having them installed, so that an error can say which package ships a missing one."""
+
+from __future__ import annotations
+
+DISTRIBUTIONS = ("dew-core", "dew-lm", "dew-diffusion", "dew-jepa", "dew-rl", "dew-inference")
+"""Dew's own distributions; their plugins load first, in this order."""
+
+SHIPPED_BY: dict[tuple[str, str], str] = {
+    ("recipe", "lm"): "dew-lm",
+    ("recipe", "diffusion"): "dew-diffusion",
+    ("recipe", "jepa"): "dew-jepa",
+    ("objective", "lm"): "dew-lm",
+    ("objective", "diffusion"): "dew-diffusion",
+    ("objective", "jepa"): "dew-jepa",
+    ("objective", "grpo"): "dew-rl",
+    ("objective", "dpo"): "dew-rl",
+    ("objective", "ppo"): "dew-rl",
+    ("model", "causal_transformer"): "dew-lm",
+    ("model", "simple_dit"): "dew-diffusion",
+    ("dataset", "text"): "dew-lm",
+    ("dataset", "token_windows"): "dew-lm",
+    ("dataset", "oxford_flowers102"): "dew-diffusion",
+    ("metric", "perplexity"): "dew-lm",
+    ("metric", "fid"): "dew-diffusion",
+    ("metric", "clip_score"): "dew-diffusion",
+    ("metric", "clip"): "dew-diffusion",
+    ("metric", "psnr"): "dew-diffusion",
+    ("metric", "ssim"): "dew-diffusion",
+    ("tokenizer", "byte"): "dew-lm",
+    ("tokenizer", "hf"): "dew-lm",
+    ("task", "lm"): "dew-lm",
+    ("command", "generate"): "dew-inference",
+}
+"""(kind, name) -> the distribution to install."""

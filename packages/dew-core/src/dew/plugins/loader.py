@@ -1,0 +1,221 @@
+"""Load the installed plugins, each alone: whatever one of them does, the others work.
+
+pluggy's own loader stops at the first entry point that fails and skips a second plugin of one name in silence. Here
+every entry point of the group `dew` is loaded, registered and asked for its components by itself, and what goes wrong
+is kept as one line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+
+import pluggy
+
+from dew.plugins import hooks
+from dew.plugins.component import CONTRACT, Component
+from dew.plugins.known import DISTRIBUTIONS
+
+GROUP = "dew"
+DISABLE = "DEW_DISABLE_PLUGINS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """One plugin that loaded: who ships it and the components it got registered."""
+
+    name: str
+    distribution: str
+    version: str
+    module: ModuleType
+    components: tuple[Component, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Why a plugin, or one component of it, is left out. `disabled` when the user asked for it."""
+
+    plugin: str
+    distribution: str
+    reason: str
+    disabled: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.plugin} ({self.distribution}): {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalog:
+    """Everything that is installed.
+
+    Attributes:
+        plugins: those that loaded, Dew's own first.
+        problems: one entry for each plugin or component left out.
+        components: by kind and name, aliases included.
+        owners: the distribution behind each of `components`.
+        manager: pluggy's manager, with the plugins that loaded.
+    """
+
+    plugins: tuple[Plugin, ...]
+    problems: tuple[Problem, ...]
+    components: Mapping[tuple[str, str], Component]
+    owners: Mapping[tuple[str, str], str]
+    manager: pluggy.PluginManager
+
+
+class Refused(Exception):
+    """A plugin that breaks the contract; the message is the reason."""
+
+
+def one_line(error: BaseException) -> str:
+    """`error` as its type and message on a single line of readable length."""
+    message = re.sub(r"\s+", " ", str(error)).strip()
+    kind = type(error).__name__
+    return (f"{kind}: {message}" if message else kind)[:300]
+
+
+def guarded[T](reason: str, function: Callable[[], T]) -> T:
+    """Call `function`; every failure but an interrupt becomes `Refused`. A plugin may even call `sys.exit`."""
+    try:
+        return function()
+    except (KeyboardInterrupt, Refused):
+        raise
+    except BaseException as error:
+        raise Refused(f"{reason} {one_line(error)}") from error
+
+
+def distribution_of(entry: EntryPoint) -> tuple[str, str]:
+    """Name and version of the distribution that declares `entry`."""
+    return (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "")
+
+
+def ordered(entries: Iterable[EntryPoint]) -> list[EntryPoint]:
+    """Dew's own first, so that their names win a clash; then by name and distribution."""
+
+    def rank(entry: EntryPoint) -> tuple[int, str, str]:
+        distribution = distribution_of(entry)[0]
+        own = DISTRIBUTIONS.index(distribution) if distribution in DISTRIBUTIONS else len(DISTRIBUTIONS)
+        return own, entry.name, distribution
+
+    return sorted(entries, key=rank)
+
+
+def disabled_names(setting: str) -> Callable[[str], bool]:
+    """Read `DEW_DISABLE_PLUGINS`: `all` (except dew-core's), or names separated by commas or spaces."""
+    names = set(re.split(r"[,\s]+", setting.strip())) - {""}
+    return lambda name: name in names or ("all" in names and name != "core")
+
+
+class Loading:
+    """The catalog while it is being built."""
+
+    def __init__(self) -> None:
+        self.manager = pluggy.PluginManager(hooks.PROJECT)
+        self.manager.add_hookspecs(hooks)
+        self.plugins: dict[str, Plugin] = {}
+        self.problems: list[Problem] = []
+        self.components: dict[tuple[str, str], Component] = {}
+        self.owners: dict[tuple[str, str], str] = {}
+
+    def add(self, entry: EntryPoint) -> None:
+        """Load one entry point; a failure is noted and leaves nothing of it behind."""
+        distribution, version = distribution_of(entry)
+        try:
+            if entry.name in self.plugins:
+                taken = self.plugins[entry.name].distribution
+                raise Refused(f"the plugin name {entry.name!r} is taken by {taken}; rename the entry point")
+            module = self.register(entry)
+            try:
+                found = self.collect(entry.name, module)
+            except Refused:
+                self.manager.unregister(module)
+                raise
+        except Refused as refused:
+            self.problems.append(Problem(plugin=entry.name, distribution=distribution, reason=str(refused)))
+            return
+        kept = tuple(part for part in found if self.claim(part, entry.name, distribution))
+        self.plugins[entry.name] = Plugin(
+            name=entry.name, distribution=distribution, version=version, module=module, components=kept
+        )
+
+    def register(self, entry: EntryPoint) -> ModuleType:
+        """Import the module, check its contract number and hand its hooks to pluggy."""
+        module = guarded("cannot be imported:", entry.load)
+        if not isinstance(module, ModuleType):
+            raise Refused(f"{entry.value!r} must name a module, not {type(module).__name__}")
+        number = vars(module).get("DEW_CONTRACT")
+        if number != CONTRACT:
+            raise Refused(
+                f"DEW_CONTRACT is {number!r} and this Dew reads {CONTRACT}; install a matching release"
+            )
+        try:
+            guarded("breaks a hook:", lambda: self.manager.register(module, name=entry.name))
+            guarded("has an unknown hook:", self.manager.check_pending)
+        except Refused:
+            self.manager.unregister(module)
+            raise
+        if not self.manager.get_hookcallers(module):
+            self.manager.unregister(module)
+            raise Refused("implements no hook; mark its functions with dew.plugins.hookimpl")
+        return module
+
+    def collect(self, name: str, module: ModuleType) -> list[Component]:
+        """The components of one plugin, all of them before any is registered."""
+        others = [other for other in self.manager.get_plugins() if other is not module]
+        call = self.manager.subset_hook_caller("dew_components", others)
+        parts = guarded("dew_components raised", lambda: [part for listed in call() for part in listed])
+        wrong = next((part for part in parts if not isinstance(part, Component)), None)
+        if wrong is not None:
+            raise Refused(
+                f"dew_components of {name!r} yields {type(wrong).__name__}, not dew.plugins.Component"
+            )
+        return parts
+
+    def claim(self, part: Component, plugin: str, distribution: str) -> bool:
+        """Register `part` under its names, unless one of them is taken."""
+        keys = [(part.kind, name) for name in (part.name, *part.aliases)]
+        taken = next((key for key in keys if key in self.components), None)
+        if taken is not None:
+            reason = f"{part.kind} {taken[1]!r} is taken by {self.owners[taken]}; this one is left out"
+            self.problems.append(Problem(plugin=plugin, distribution=distribution, reason=reason))
+            return False
+        for key in keys:
+            self.components[key] = part
+            self.owners[key] = distribution
+        return True
+
+
+def load(entries: Iterable[EntryPoint], *, disable: str = "") -> Catalog:
+    """Load `entries`, except those that `disable` names."""
+    is_disabled = disabled_names(disable)
+    state = Loading()
+    for entry in ordered(entries):
+        if is_disabled(entry.name):
+            state.problems.append(
+                Problem(
+                    plugin=entry.name,
+                    distribution=distribution_of(entry)[0],
+                    reason=f"switched off by {DISABLE}",
+                    disabled=True,
+                )
+            )
+        else:
+            state.add(entry)
+    return Catalog(
+        plugins=tuple(state.plugins.values()),
+        problems=tuple(state.problems),
+        components=state.components,
+        owners=state.owners,
+        manager=state.manager,
+    )
+
+
+@cache
+def installed() -> Catalog:
+    """The catalog of this environment, loaded once per process."""
+    return load(entry_points(group=GROUP), disable=os.environ.get(DISABLE, ""))

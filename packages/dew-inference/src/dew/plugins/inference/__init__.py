@@ -1,0 +1,17 @@
+"""What dew-inference adds: the command that runs a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dew.plugins import Component, hookimpl
+
+DEW_CONTRACT = 1
+
+
+@hookimpl
+def dew_components() -> Iterator[Component]:
+    """The parts of dew-inference."""
+    yield Component(
+        "command", "generate", "dew.inference.tasks.command:main", "Continue a prompt with a trained run."
+    )

@@ -1,0 +1,56 @@
+"""What dew-lm adds: the decoder, its objective and recipe, token datasets, tokenizers and the generation task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dew.plugins import Component, hookimpl
+
+DEW_CONTRACT = 1
+CONFIG = "dew.objectives.lm.config:LMRunConfig"
+
+
+@hookimpl
+def dew_components() -> Iterator[Component]:
+    """The parts of dew-lm."""
+    yield Component(
+        "recipe",
+        "lm",
+        "dew.objectives.lm.recipe:train",
+        "Train a language model on text: your files, or Python's own library sources.",
+        config=CONFIG,
+    )
+    yield Component(
+        "objective", "lm", "dew.objectives.lm.objective:LMObjective", "Next-token prediction.", config=CONFIG
+    )
+    yield Component(
+        "model",
+        "causal_transformer",
+        "dew.nn.backbones.causal_transformer:CausalTransformer",
+        "Decoder-only transformer with grouped-query attention and rotary positions.",
+    )
+    yield Component(
+        "dataset",
+        "text",
+        "dew.data.text.config:TextFiles",
+        "UTF-8 files or a folder of them, tokenized on first use; unset: Python's library sources.",
+    )
+    yield Component(
+        "dataset",
+        "token_windows",
+        "dew.data.tokens.config:TokenWindows",
+        "Windows over ids that were tokenized before.",
+        aliases=("token-windows",),
+    )
+    yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
+    yield Component(
+        "tokenizer", "hf", "dew.data.text:HFTokenizer", "A tokenizer.json of the tokenizers library."
+    )
+    yield Component("metric", "perplexity", "dew.objectives.lm:Perplexity", "Perplexity per token.")
+    yield Component(
+        "task",
+        "lm",
+        "dew.inference.text:TextGeneration",
+        "Continue text.",
+        config="dew.sampling.text.config:Sampling",
+    )
