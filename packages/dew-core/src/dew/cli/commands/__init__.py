@@ -1,0 +1,1 @@
+"""The commands dew-core ships; each module has `main(argv) -> exit status`."""

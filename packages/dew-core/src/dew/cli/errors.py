@@ -1,0 +1,73 @@
+"""What the command line says when something goes wrong, and the exit status it ends with.
+
+0 is success, 1 a failure, 2 a user's mistake, 130 a run stopped by Ctrl-C and 143 one stopped by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+
+SUCCESS = 0
+FAILURE = 1
+MISTAKE = 2
+INTERRUPTED = 128 + int(signal.SIGINT)
+TERMINATED = 128 + int(signal.SIGTERM)
+
+TRACEBACK = "DEW_TRACEBACK"
+STEPPING = "dew.training.fit"
+"""The module whose frames mean that training had begun when an error arose."""
+
+
+class UserError(ValueError):
+    """A mistake in what the user asked for; the message names the field, the value, the rule and the fix."""
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether `error` is a user's mistake: one raised on purpose, before any training step ran."""
+    if isinstance(error, UserError):
+        return True
+    if isinstance(error, ImportError):
+        return not isinstance(error, ModuleNotFoundError)
+    return isinstance(error, (ValueError, OSError)) and not has_trained(error)
+
+
+def has_trained(error: BaseException) -> bool:
+    """Whether `error` came out of the training loop."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == STEPPING for frame, _ in frames)
+
+
+def report(error: Exception) -> int:
+    """Print `error` to standard error and return the exit status.
+
+    A mistake is one message. Anything else comes with its traceback, and so does a mistake under
+    `DEW_TRACEBACK=1`.
+    """
+    stopped = stopped_by(error)
+    if stopped is not None:
+        print(f"dew: {error}", file=sys.stderr)
+        return 128 + stopped
+    mistake = is_mistake(error)
+    if not mistake or os.environ.get(TRACEBACK, "") not in ("", "0"):
+        traceback.print_exception(error)
+    else:
+        print(f"dew: {message(error)}", file=sys.stderr)
+    return MISTAKE if mistake else FAILURE
+
+
+def message(error: Exception) -> str:
+    """The text of `error`; an operating system's error reads as its reason and the file."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def stopped_by(error: Exception) -> int | None:
+    """The signal behind a run that saved and stopped, or None for any other error."""
+    module = sys.modules.get("dew.training.preemption")
+    if module is None or not isinstance(error, module.Preempted):
+        return None
+    return int(error.signal)
