@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 
-#: name -> "module:distribution"; the attribute of the module has the exported name, or the module itself does.
+#: name -> "module:distribution". The name is an attribute of the module or the module itself.
 Exports = Mapping[str, str]
 
 

@@ -30,7 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("dew: interrupted", file=sys.stderr)
         return errors.INTERRUPTED
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else errors.SUCCESS if stop.code is None else errors.FAILURE
+        return (
+            stop.code
+            if isinstance(stop.code, int)
+            else errors.SUCCESS
+            if stop.code is None
+            else errors.FAILURE
+        )
     except Exception as error:
         return errors.report(error)
 
@@ -49,12 +55,14 @@ def dispatch(words: list[str]) -> int:
     from dew.registry import commands
 
     if name not in commands:
-        raise errors.UserError(unknown("command", name, ["train", *commands.names()], "dew --help lists them"))
+        raise errors.UserError(
+            unknown("command", name, ["train", *commands.names()], "dew --help lists them")
+        )
     module, _, attribute = commands.component(name).ref.partition(":")
     return int(getattr(importlib.import_module(module), attribute)(rest))
 
 
 def silenced() -> int:
-    """Whoever read our output has left (`dew ... | head`): they have what they wanted, so this is no failure."""
+    """The reader of our output has left (`dew ... | head`) with what it wanted, which is no failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return errors.SUCCESS

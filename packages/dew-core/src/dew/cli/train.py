@@ -8,7 +8,7 @@ from dew.cli.suggest import unknown
 
 
 def main(argv: list[str]) -> int:
-    """Run `dew train` and return its exit status. The recipe's configuration and tyro are imported only here."""
+    """Run `dew train` and return its exit status. Only here are the recipe's configuration and tyro imported."""
     if not argv or argv[0] in ("-h", "--help"):
         print(train_page())
         return SUCCESS if argv else MISTAKE
@@ -16,7 +16,9 @@ def main(argv: list[str]) -> int:
     from dew.registry import recipes
 
     if name.startswith("-"):
-        raise UserError(f"the recipe comes before its options: dew train RECIPE {name} ...; dew train --help lists them")
+        raise UserError(
+            f"the recipe comes before its options: dew train RECIPE {name} ...; dew train --help lists them"
+        )
     if name not in recipes:
         raise UserError(unknown("recipe", name, recipes.names(), "dew train --help lists them"))
     from dew.cli.arguments import parse

@@ -1,4 +1,4 @@
-"""The record a plugin announces a part with: strings only, so that listing every part imports none of them."""
+"""The record a plugin announces a part with: strings only, so that listing the parts imports none of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Component:
     """One named part of a run.
 
     Attributes:
-        kind: what it is: `objective`, `model`, `schedule`, `sampler`, `preset`, `scheduler`, `metric`, `dataset`,
-            `tokenizer`, `encoder`, `optimizer`, `tracker`, `reader`, `writer`, `task`, `recipe`, `command`, or a
-            kind of the plugin's own.
+        kind: what it is: `objective`, `model`, `schedule`, `sampler`, `preset`, `scheduler`, `metric`,
+            `dataset`, `tokenizer`, `encoder`, `optimizer`, `tracker`, `reader`, `writer`, `task`, `recipe`,
+            `command`, or a kind of the plugin's own.
         name: what a user writes to get it; letters, digits and `_ . -`.
         ref: `"module:attribute"` of the part, imported on first use.
         summary: one line for the lists and the help.
-        config: `"module:Class"` of its configuration, where it has one beside `ref`. For a dataset or a schedule
-            `ref` is the configuration itself; for a recipe and an objective it is the `RunConfig` subclass.
+        config: `"module:Class"` of its configuration, where it has one beside `ref`. For a dataset or a
+            schedule `ref` is the configuration itself; a recipe and an objective name a `RunConfig` subclass.
         requires: what to install when importing `ref` misses a package, as in `dew-core[images]`.
         aliases: further names it answers to.
 
@@ -44,7 +44,8 @@ class Component:
         for name in (self.name, *self.aliases):
             if not NAME.fullmatch(name):
                 raise ValueError(
-                    f"name={name!r} of a {self.kind} must be letters, digits and _ . -, starting with a letter or digit"
+                    f"name={name!r} of a {self.kind} must hold letters, digits and _ . - alone "
+                    "and start with a letter or a digit"
                 )
         for label, reference in (("ref", self.ref), ("config", self.config or self.ref)):
             if not REFERENCE.fullmatch(reference):

@@ -1,7 +1,7 @@
-"""The hooks a plugin can implement. A plugin module states `DEW_CONTRACT = 1` and marks functions with `hookimpl`.
+"""The hooks a plugin can implement: it states `DEW_CONTRACT = 1` and marks functions with `hookimpl`.
 
-The lifecycle hooks run on process zero, outside jit, between steps. A hook takes the arguments it names and may leave
-out the others. One that raises is reported once and its plugin hears no more of that run.
+The lifecycle hooks run on process zero, outside jit, between steps. A hook takes the arguments it names and
+may leave out the others. One that raises is reported once and its plugin hears no more of that run.
 """
 
 from __future__ import annotations

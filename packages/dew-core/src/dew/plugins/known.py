@@ -1,4 +1,4 @@
-"""Names Dew knows without having them installed, so that an error can say which package ships a missing one."""
+"""Names Dew knows without having them installed, so that an error can say which package ships one."""
 
 from __future__ import annotations
 

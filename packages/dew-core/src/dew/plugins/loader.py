@@ -1,8 +1,8 @@
 """Load the installed plugins, each alone: whatever one of them does, the others work.
 
-pluggy's own loader stops at the first entry point that fails and skips a second plugin of one name in silence. Here
-every entry point of the group `dew` is loaded, registered and asked for its components by itself, and what goes wrong
-is kept as one line.
+pluggy's own loader stops at the first entry point that fails and skips a second plugin of one name in
+silence. Here every entry point of the group `dew` is loaded, registered and asked for its components by itself,
+and what goes wrong is kept as one line.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def one_line(error: BaseException) -> str:
 
 
 def guarded[T](reason: str, function: Callable[[], T]) -> T:
-    """Call `function`; every failure but an interrupt becomes `Refused`. A plugin may even call `sys.exit`."""
+    """Call `function`; every failure but an interrupt becomes `Refused`, a call of `sys.exit` too."""
     try:
         return function()
     except (KeyboardInterrupt, Refused):
@@ -128,7 +128,7 @@ class Loading:
         try:
             if entry.name in self.plugins:
                 taken = self.plugins[entry.name].distribution
-                raise Refused(f"the plugin name {entry.name!r} is taken by {taken}; rename the entry point")
+                raise Refused(f"plugin name {entry.name!r} is taken by {taken}; rename the entry point")
             module = self.register(entry)
             try:
                 found = self.collect(entry.name, module)

@@ -12,15 +12,20 @@ from typing import Any, Union
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 LINEN = ("parent", "name")
+"""Fields every Linen module has for Flax's own use."""
+
+
+class FieldError(TypeError, ValueError):
+    """A field that a component does not take, or one it needs."""
 
 
 def construct(what: str, factory: Callable[..., Any], fields: Mapping[str, Any]) -> Any:
     """Call `factory(**fields)` with every field checked and narrowed to its declared type.
 
-    A list becomes a tuple where the field is one, a mapping the dataclass it declares, and a dtype's name a dtype.
+    A list becomes a tuple where the field is one, a mapping the declared dataclass, a dtype's name a dtype.
 
     Raises:
-        TypeError: a field that `factory` does not take, or one without a default that is missing.
+        FieldError: a field that `factory` does not take, or one without a default that is missing.
     """
     parameters = inspect.signature(factory).parameters
     if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
@@ -31,7 +36,7 @@ def construct(what: str, factory: Callable[..., Any], fields: Mapping[str, Any])
         if each.kind in POSITIONAL and each.default is inspect.Parameter.empty and name not in fields
     ]
     if missing:
-        raise TypeError(
+        raise FieldError(
             f"{what} needs {', '.join(missing)}; give {'it' if len(missing) == 1 else 'them'} a value"
         )
     hints = declared(factory)
@@ -51,7 +56,7 @@ def check(what: str, accepted: list[str], fields: Mapping[str, Any]) -> None:
                 if close
                 else f"it takes {', '.join(accepted) or 'none'}"
             )
-            raise TypeError(f"{what} has no field {name!r}; {fix}")
+            raise FieldError(f"{what} has no field {name!r}; {fix}")
 
 
 def declared(factory: Callable[..., Any]) -> dict[str, Any]:
@@ -90,4 +95,4 @@ def dtype(what: str, name: str) -> Any:
     try:
         return jnp.dtype(name)
     except TypeError as error:
-        raise TypeError(f"{what}={name!r} is no dtype; use float32, bfloat16, float16 or float64") from error
+        raise FieldError(f"{what}={name!r} is no dtype; use float32, bfloat16, float16 or float64") from error

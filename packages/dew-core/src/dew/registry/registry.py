@@ -28,7 +28,7 @@ def resolve(reference: str) -> Any:
 
 
 class Registry:
-    """The components of one kind, from every installed plugin, by name. Nothing is imported before it is asked for."""
+    """The components of one kind, from every installed plugin, by name. Nothing is imported before its use."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -46,7 +46,7 @@ class Registry:
         """The record behind a name or an alias.
 
         Raises:
-            UnknownComponent: nobody registers it; the message offers close matches, or the package that ships it.
+            UnknownComponent: nobody registers it; the message offers close matches or names its package.
         """
         parts = self._components()
         if name in parts:

@@ -14,7 +14,7 @@ from dew.registry.registry import resolve
 USAGE = """usage: dew plugins          list the plugins, their parts, and what is left out and why
        dew plugins check    import every part; exit 1 when one fails
 
-DEW_DISABLE_PLUGINS=all switches off every plugin but dew-core's, DEW_DISABLE_PLUGINS=NAME[,NAME] those named."""
+DEW_DISABLE_PLUGINS=all switches off every plugin but dew-core's, NAME[,NAME] those named."""
 
 
 def main(argv: list[str]) -> int:
@@ -26,7 +26,9 @@ def main(argv: list[str]) -> int:
         print(listing(installed()))
         return SUCCESS
     if argv != ["check"]:
-        raise UserError(unknown("subcommand of dew plugins", " ".join(argv), ["check"], "it takes check, or nothing"))
+        raise UserError(
+            unknown("subcommand of dew plugins", " ".join(argv), ["check"], "it takes check, or nothing")
+        )
     return check(installed())
 
 
@@ -35,7 +37,10 @@ def parts_of(plugin: Plugin) -> str:
     kinds: defaultdict[str, list[str]] = defaultdict(list)
     for part in plugin.components:
         kinds[part.kind].append(part.name)
-    return "; ".join(f"{kind} {', '.join(sorted(names))}" for kind, names in sorted(kinds.items())) or "hooks only"
+    return (
+        "; ".join(f"{kind} {', '.join(sorted(names))}" for kind, names in sorted(kinds.items()))
+        or "hooks only"
+    )
 
 
 def listing(catalog: Catalog) -> str:

@@ -1,4 +1,4 @@
-"""What dew-lm adds: the decoder, its objective and recipe, token datasets, tokenizers and the generation task."""
+"""What dew-lm adds: the decoder, its objective and recipe, token datasets, tokenizers, generation."""
 
 from __future__ import annotations
 

@@ -1,0 +1,211 @@
+"""Places of a configuration where one of several records can stand: a dataset, a schedule, an optional part.
+
+A choice is written `path:name` (`data:text`, `optim.schedule:cosine`, `trainer.wandb:none`), before or after
+the options it brings. An option below a slot that is empty fills it where only one record has that option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from dew.cli.errors import UserError
+from dew.cli.suggest import close, unknown
+from dew.registry import registry_of
+
+REGISTERED = ("dataset", "schedule")
+"""Kinds whose components are configuration records, so that every plugin's can stand in a slot."""
+
+NONE = "none"
+CHOICE = re.compile(r"[a-z][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One place with a choice.
+
+    Attributes:
+        path: the dotted name of the field.
+        kind: the kind of component that stands here, or empty.
+        arms: what can stand here, by the name that chooses it; None for an empty slot.
+        default: what stands here unless another is chosen.
+    """
+
+    path: str
+    kind: str
+    arms: Mapping[str, type | None]
+    default: object
+
+    def summary(self, name: str) -> str:
+        """One line on a choice."""
+        if name == NONE:
+            return "Leave it out."
+        if self.kind:
+            return registry_of(self.kind).component(name).summary
+        return (getattr(self.arms[name], "__doc__", None) or "").strip().partition("\n")[0]
+
+
+def spelled(name: str) -> str:
+    """A name as the command line writes it."""
+    return name.replace("_", "-").lower()
+
+
+def bare(hint: Any) -> Any:
+    """`hint` without its alias and its annotations."""
+    while True:
+        if isinstance(hint, typing.TypeAliasType):
+            hint = hint.__value__
+        elif typing.get_origin(hint) is typing.Annotated:
+            hint = typing.get_args(hint)[0]
+        else:
+            return hint
+
+
+def arms_of(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
+    hint = bare(hint)
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return tuple(arm for member in typing.get_args(hint) for arm in arms_of(member))
+    return (hint,)
+
+
+def registered(base: type) -> tuple[str, dict[str, type]]:
+    """The kind whose components derive from `base`, and those of them that can be imported."""
+    for kind in REGISTERED:
+        registry = registry_of(kind)
+        found: dict[str, type] = {}
+        for name in registry.names():
+            try:
+                cls = registry.config(name)
+            except (
+                Exception
+            ):  # a broken plugin: choosing it by name raises its error, the others stay available
+                continue
+            if issubclass(cls, base):
+                found[spelled(name)] = cls
+        if found:
+            return kind, found
+    return "", {}
+
+
+def slot_of(path: str, hint: Any, default: object) -> Slot | None:
+    """The slot a field is, or None for a plain field."""
+    arms = arms_of(hint)
+    records = [arm for arm in arms if isinstance(arm, type) and dataclasses.is_dataclass(arm)]
+    if not records:
+        return None
+    choices: dict[str, type | None] = {}
+    kinds: set[str] = set()
+    for record in records:
+        kind, found = registered(record)
+        kinds.add(kind)
+        choices |= found or {spelled_class(record): record}
+    if len(choices) == 1 and type(None) not in arms and "" in kinds:
+        return None
+    if type(None) in arms:
+        choices[NONE] = None
+    if default is not None and type(default) not in choices.values():
+        choices[spelled_class(type(default))] = type(default)
+    return Slot(path, kinds.pop() if len(kinds) == 1 else "", choices, default)
+
+
+def spelled_class(cls: type) -> str:
+    """`ProfileWindow` as `profile-window`."""
+    name = cls.__name__
+    return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+def fields_of(cls: type, instance: object) -> Iterator[tuple[dataclasses.Field[Any], Any, object]]:
+    """The constructor fields of a record, each with its whole annotation and its value in `instance`."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        if field.init:
+            yield field, hints[field.name], getattr(instance, field.name)
+
+
+def slots(cls: type, instance: object, prefix: str = "") -> Iterator[Slot]:
+    """Every slot of a configuration, those of the nested records included."""
+    for field, hint, value in fields_of(cls, instance):
+        path = f"{prefix}{field.name}"
+        slot = slot_of(path, hint, value)
+        if slot is not None:
+            yield slot
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from slots(type(value), value, f"{path}.")
+
+
+def choose(found: list[Slot], words: list[str]) -> tuple[dict[str, type | None], list[str]]:
+    """What stands in each slot, and the words without the choices.
+
+    Raises:
+        UserError: a choice that does not exist, or an option that several records of an empty slot have.
+    """
+    by_path = {spelled(slot.path): slot for slot in found}
+    chosen: dict[str, type | None] = {}
+    rest: list[str] = []
+    for word in words:
+        path, colon, name = word.partition(":")
+        slot = by_path.get(spelled(path)) if colon and not word.startswith("-") else None
+        if slot is None:
+            refuse_near_miss(path if colon else "", rest[-1:], by_path)
+            rest.append(word)
+        else:
+            chosen[slot.path] = arm(slot, name)
+    for slot in found:
+        if slot.default is None and slot.path not in chosen:
+            chosen[slot.path] = implied(slot, rest)
+    return {
+        slot.path: type(slot.default) if slot.default is not None else None for slot in found
+    } | chosen, rest
+
+
+def arm(slot: Slot, name: str) -> type | None:
+    """The record that `name` chooses in `slot`."""
+    if spelled(name) in slot.arms:
+        return slot.arms[spelled(name)]
+    registry = registry_of(slot.kind)
+    if slot.kind and name in registry:
+        return registry.config(name)
+    choices = ", ".join(sorted(slot.arms))
+    raise UserError(
+        unknown(f"choice for {slot.path}", name, slot.arms, f"choose {slot.path}:NAME from {choices}")
+    )
+
+
+def refuse_near_miss(path: str, before: list[str], by_path: Mapping[str, Slot]) -> None:
+    """Refuse a mistyped choice (`dta:text`). A word after an option is that option's value and passes."""
+    if CHOICE.fullmatch(path) and not "".join(before).startswith("-") and close(path, by_path):
+        raise UserError(unknown("choice", path, by_path, ""))
+
+
+def implied(slot: Slot, words: list[str]) -> type | None:
+    """The record an empty slot gets because an option of it is given."""
+    start = f"--{spelled(slot.path)}."
+    names = {
+        spelled(word.partition("=")[0])[len(start) :].partition(".")[0]
+        for word in words
+        if under(word, start)
+    }
+    if not names:
+        return None
+    fitting = {
+        name: record
+        for name, record in slot.arms.items()
+        if record is not None and names <= {spelled(field.name) for field in dataclasses.fields(record)}
+    }
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    several = ", ".join(f"{slot.path}:{name}" for name in sorted(fitting or slot.arms) if name != NONE)
+    raise UserError(
+        f"{start}{sorted(names)[0]} needs to know what it belongs to; write one of {several} before it"
+    )
+
+
+def under(word: str, start: str) -> bool:
+    """Whether `word` is an option below the prefix `start`."""
+    return spelled(word).startswith(start)
