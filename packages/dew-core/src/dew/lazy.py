@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
 
 #: name -> "module:distribution". The name is an attribute of the module or the module itself.

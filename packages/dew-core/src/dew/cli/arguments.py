@@ -169,4 +169,5 @@ def description(name: str, cls: type[Any], found: list[Slot]) -> str:
         shown = sorted(choice for choice in slot.arms if choice != NONE or slot.default is not None)
         rows += [(f"{slot.path}:{choice}", slot.summary(choice)) for choice in shown]
     rows += [(f"--model.architecture {part.name}", part.summary) for part in of_kind("model")]
-    return f"{text}\n\nchoices, before or after the options they bring (CHOICE --help shows those):\n{table(rows)}"
+    heading = "choices, before or after the options they bring (CHOICE --help shows those):"
+    return f"{text}\n\n{heading}\n{table(rows)}"

@@ -70,4 +70,4 @@ def stopped_by(error: Exception) -> int | None:
     module = sys.modules.get("dew.training.preemption")
     if module is None or not isinstance(error, module.Preempted):
         return None
-    return int(error.signal)
+    return int(vars(error)["signal"])

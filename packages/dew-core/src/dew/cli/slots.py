@@ -159,9 +159,9 @@ def choose(found: list[Slot], words: list[str]) -> tuple[dict[str, type | None],
     for slot in found:
         if slot.default is None and slot.path not in chosen:
             chosen[slot.path] = implied(slot, rest)
-    return {
-        slot.path: type(slot.default) if slot.default is not None else None for slot in found
-    } | chosen, rest
+    for slot in found:
+        chosen.setdefault(slot.path, type(slot.default))
+    return chosen, rest
 
 
 def arm(slot: Slot, name: str) -> type | None:

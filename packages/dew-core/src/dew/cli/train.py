@@ -8,7 +8,7 @@ from dew.cli.suggest import unknown
 
 
 def main(argv: list[str]) -> int:
-    """Run `dew train` and return its exit status. Only here are the recipe's configuration and tyro imported."""
+    """Run `dew train` and return its exit status. It imports tyro and the recipe's configuration alone."""
     if not argv or argv[0] in ("-h", "--help"):
         print(train_page())
         return SUCCESS if argv else MISTAKE

@@ -1,8 +1,8 @@
 """Load the installed plugins, each alone: whatever one of them does, the others work.
 
 pluggy's own loader stops at the first entry point that fails and skips a second plugin of one name in
-silence. Here every entry point of the group `dew` is loaded, registered and asked for its components by itself,
-and what goes wrong is kept as one line.
+silence. Here every entry point of the group `dew` is loaded, registered and asked for its components by
+itself, and what goes wrong is kept as one line.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def resolve(reference: str) -> Any:
 
 
 class Registry:
-    """The components of one kind, from every installed plugin, by name. Nothing is imported before its use."""
+    """The components of one kind, from every installed plugin, by name; nothing is imported before use."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
