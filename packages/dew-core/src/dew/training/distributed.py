@@ -1,0 +1,85 @@
+"""What processes do together: place a batch on the mesh, agree on a phase, take a minimum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from dew.training.mesh import batch_sharding, replicated, row_shards
+from dew.training.prefetch import DevicePrefetchIterator as DevicePrefetchIterator
+
+
+def shard_batch(batch: Any, mesh: Mesh) -> Any:
+    """Place this process's rows of a global batch on `mesh`; scalars are copied to every device.
+
+    Args:
+        batch: a tree of host arrays with a leading row axis.
+        mesh: from `build_mesh`.
+
+    Raises:
+        ValueError: the global rows cannot be split evenly over the mesh's batch axes.
+    """
+    rows_over = batch_sharding(mesh)
+    whole = replicated(mesh)
+    shards = row_shards(mesh)
+    sharers = jax.process_count()
+
+    def place(path: tuple[Any, ...], leaf: Any) -> jax.Array:
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        if array.ndim == 0:
+            return jax.device_put(array, whole)
+        if sharers == 1:
+            if array.shape[0] % shards:
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise ValueError(
+                    f"{name!r} has {array.shape[0]} rows, which {shards} row shards of the mesh do not divide; "
+                    f"use a batch that is a multiple of {shards}"
+                )
+            return jax.device_put(array, rows_over)
+        return jax.make_array_from_process_local_data(rows_over, np.asarray(array))
+
+    return jax.tree_util.tree_map_with_path(place, batch)
+
+
+def minimum_across_processes(value: int) -> int:
+    """The smallest `value` any process holds; every process calls it."""
+    if jax.process_count() == 1:
+        return value
+    return int(np.min(multihost_utils.process_allgather(np.asarray(value, np.int64))))
+
+
+def agree_process_phase(phase: str, error: BaseException | None = None) -> None:
+    """Make a phase succeed on every process or fail on every process; each calls it once, with its own outcome.
+
+    Raises:
+        RuntimeError: another process failed in `phase`. A process that failed raises its own error.
+    """
+    failed = jax.process_count() - sum_across_processes(int(error is None))
+    if error is not None:
+        raise error
+    if failed:
+        raise RuntimeError(f"{phase} failed on {failed} of {jax.process_count()} processes; see their output")
+
+
+def sum_across_processes(value: int) -> int:
+    """The sum of `value` over all processes; every process calls it."""
+    if jax.process_count() == 1:
+        return value
+    return int(np.sum(multihost_utils.process_allgather(np.asarray(value, np.int64))))
+
+
+def to_host(tree: Any) -> Any:
+    """Copy a tree's arrays to this process's memory, gathering what other processes hold; all of them take part."""
+
+    def fetch(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        if leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return np.asarray(leaf.addressable_data(0) if leaf.is_fully_replicated else leaf)
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(fetch, tree)

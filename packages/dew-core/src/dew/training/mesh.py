@@ -1,0 +1,87 @@
+"""The device mesh: its axes, the share of a batch each process reads, and how a batch is split over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dew.data.dataset import DataPartition
+from dew.training.config import MeshSpec
+
+AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
+"""Every mesh has these axes, of size 1 where a run does not use them."""
+
+BATCH_AXES = ("data", "fsdp", "expert")
+"""The axes that a batch's rows are split over."""
+
+
+def build_mesh(spec: MeshSpec, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Arrange devices as `spec` says; the data axis takes the factor that is left.
+
+    Args:
+        spec: the sizes of the other axes.
+        devices: what to arrange; default every device JAX sees.
+
+    Raises:
+        ValueError: the factors do not divide the number of devices.
+        NotImplementedError: `replicas` above 1.
+    """
+    if spec.replicas > 1:
+        raise NotImplementedError(
+            f"mesh.replicas={spec.replicas}: hybrid meshes over several groups of hosts are not built yet; use 1"
+        )
+    given = list(jax.devices() if devices is None else devices)
+    inner = (spec.fsdp, spec.expert, spec.tensor, spec.sequence, spec.stage)
+    factor = math.prod(inner)
+    if len(given) % factor:
+        named = " x ".join(f"{axis}={size}" for axis, size in zip(AXES[1:], inner, strict=True))
+        raise ValueError(
+            f"{named} makes groups of {factor}, which do not divide {len(given)} devices; "
+            "lower a factor or use more devices"
+        )
+    shape = (len(given) // factor, *inner)
+    if devices is not None:
+        return Mesh(np.array(given, dtype=object).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows split over every batch axis, all other dimensions whole."""
+    return NamedSharding(mesh, P(BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """One whole copy on every device."""
+    return NamedSharding(mesh, P())
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Into how many pieces the rows of a batch are cut."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def data_partition(mesh: Mesh) -> DataPartition:
+    """The share of every global batch that this process reads on `mesh`.
+
+    Processes whose devices hold the same rows (a tensor axis that spans them) read the same share.
+
+    Raises:
+        ValueError: this process has no device in `mesh`, or two processes hold rows that overlap in part.
+    """
+    rows = row_shards(mesh)
+    blocks: dict[int, set[int]] = {}
+    for device, index in batch_sharding(mesh).devices_indices_map((rows,)).items():
+        blocks.setdefault(device.process_index, set()).update(range(*index[0].indices(rows)))
+    shares = sorted({tuple(sorted(block)) for block in blocks.values()})
+    if sum(map(len, shares)) != rows:
+        raise ValueError("processes of this mesh hold overlapping rows of a batch; give each host whole rows")
+    if jax.process_index() not in blocks:
+        raise ValueError(f"process {jax.process_index()} has no device in the mesh, so it has no rows to read")
+    mine = tuple(sorted(blocks[jax.process_index()]))
+    readers = sum(tuple(sorted(block)) == mine for block in blocks.values())
+    return DataPartition(index=shares.index(mine), count=len(shares), readers=readers)
