@@ -1,0 +1,3 @@
+"""Low-rank adapters."""
+
+from dew.lora.config import LoRA as LoRA

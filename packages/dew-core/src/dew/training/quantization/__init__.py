@@ -1,0 +1,3 @@
+"""Quantized training."""
+
+from dew.training.quantization.config import Quantization as Quantization
