@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from dew.cli.errors import UserError
 from dew.cli.pages import of_kind, table
 from dew.cli.slots import NONE, Slot, choose, fields_of, slots
+from dew.config.arguments import JsonArgument, constructor
 
 RESUME = "--resume"
 
@@ -127,22 +128,13 @@ def filled(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def readable(hint: Any) -> Any:
-    """`hint` with a configuration's own text markers turned into tyro's constructors."""
+    """`hint` with a configuration's own marker turned into what tyro reads."""
     if typing.get_origin(hint) is not Annotated:
         return hint
-    import tyro
-
     inner, *extras = typing.get_args(hint)
     for extra in extras:
-        if hasattr(extra, "parse") and hasattr(extra, "format"):
-            spec = tyro.constructors.PrimitiveConstructorSpec[Any](
-                nargs=1,
-                metavar=extra.metavar,
-                instance_from_str=lambda texts, read=extra.parse: read(texts[0]),
-                is_instance=lambda value: not isinstance(value, str),
-                str_from_instance=lambda value, write=extra.format: [write(value)],
-            )
-            return Annotated[inner, spec]
+        if isinstance(extra, JsonArgument):
+            return Annotated[inner, constructor(extra)]
     return hint
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 
 from dew.plugins.component import Component
-from dew.plugins.known import DISTRIBUTIONS
+from dew.plugins.known import DISTRIBUTIONS, SHIPPED_BY
 from dew.plugins.loader import installed
 
 
@@ -45,15 +45,20 @@ def left_out() -> str:
     return f"\n\n{what} left out; dew plugins says why."
 
 
+def no_recipe() -> str:
+    """What to install where there is nothing to train."""
+    packages = sorted({package for (kind, _), package in SHIPPED_BY.items() if kind == "recipe"})
+    return f"  none is installed; pip install {' or '.join(packages)}"
+
+
 def overview() -> str:
     """The page of `dew --help`."""
     recipes = [(f"train {part.name}", part.summary) for part in of_kind("recipe")]
     commands = [(part.name, part.summary) for part in of_kind("command")]
-    none = "  no recipe is installed; pip install dew-lm"
     return (
         "Dew trains models in JAX with one Objective interface and one Trainer.\n\n"
         "usage: dew COMMAND [options]\n\n"
-        f"Train:\n{table(recipes) or none}\n\n"
+        f"Train:\n{table(recipes) or no_recipe()}\n\n"
         f"Use what was trained:\n{table(commands)}\n\n"
         "dew COMMAND --help shows a command's options; dew --version the installed packages." + left_out()
     )
@@ -65,7 +70,7 @@ def train_page() -> str:
     return (
         "usage: dew train RECIPE [options]\n"
         "       dew train RECIPE --resume RUN [options]\n\n"
-        f"Recipes:\n{table(recipes) or '  none is installed; pip install dew-lm'}\n\n"
+        f"Recipes:\n{table(recipes) or no_recipe()}\n\n"
         "dew train RECIPE --help shows its options and where they start." + left_out()
     )
 

@@ -23,7 +23,7 @@ HOOKS = (
 
 
 class LifecycleTracker(Tracker):
-    """Calls each listening plugin by itself; one that raises is reported once and hears no more of the run."""
+    """Calls each listening plugin by itself; one that raises is reported once and then left out."""
 
     def __init__(self, run: Run, manager: pluggy.PluginManager) -> None:
         self.run = run
