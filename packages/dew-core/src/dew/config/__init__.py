@@ -1,4 +1,5 @@
-"""Typed configuration of a training run: what is built, what it is fed, how it is optimized and how it runs."""
+"""Typed configuration of a training run: what is built, what it is fed, how it is optimized and how it
+runs."""
 
 from dew.config.arguments import JsonDict as JsonDict
 from dew.config.arguments import json_list_argument as json_list_argument

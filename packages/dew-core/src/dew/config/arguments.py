@@ -15,7 +15,7 @@ from dew.config.record import decode, encode
 if TYPE_CHECKING:
     import tyro
 
-type JSON = None | bool | int | float | str | list[JSON] | dict[str, JSON]
+type JSON = bool | int | float | str | list[JSON] | dict[str, JSON] | None
 """A value that JSON can hold."""
 
 
@@ -73,7 +73,8 @@ def json_list_argument(item: type) -> JsonArgument:
 
 
 JsonDict = Annotated[dict[str, JSON], JsonArgument('{"field": value, ...}', json_object, json_object)]
-"""The fields a component is built from, one JSON string on the command line. The component narrows each itself."""
+"""The fields a component is built from, one JSON string on the command line. The component narrows each
+itself."""
 
 
 def constructor(marker: JsonArgument) -> tyro.constructors.PrimitiveConstructorSpec[Any]:

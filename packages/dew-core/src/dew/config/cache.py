@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def dew_cache_dir() -> Path:
-    """Dew's cache folder: `$DEW_CACHE`, else `dew` in `$XDG_CACHE_HOME`, else `~/.cache/dew`. Not created here."""
+    """Dew's cache folder: `$DEW_CACHE`, else `dew` in `$XDG_CACHE_HOME`, else `~/.cache/dew`. Not created
+    here."""
     named = os.environ.get("DEW_CACHE")
     if named:
         return Path(named).expanduser()

@@ -43,7 +43,9 @@ def read_record(directory: str) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{os.fspath(path)} is not JSON ({error}); restore it or start another run") from error
+        raise ValueError(
+            f"{os.fspath(path)} is not JSON ({error}); restore it or start another run"
+        ) from error
     if not isinstance(record, dict):
         raise ValueError(f"{os.fspath(path)} must hold a JSON object of fields")
     return cast("dict[str, Any]", record)

@@ -29,8 +29,8 @@ class ModelConfig:
         matmul_precision: precision of its matrix products; None leaves the model's own.
         attention_impl: attention kernel; `auto` picks one for the backend and the shapes.
 
-    The last four are passed to models that declare such a field (`precision` for `matmul_precision`) and are left
-    out for the others. A value in `config` wins over them.
+    The last four are passed to models that declare such a field (`precision` for `matmul_precision`) and are
+    left out for the others. A value in `config` wins over them.
     """
 
     architecture: str = "simple_dit"

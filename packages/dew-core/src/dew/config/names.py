@@ -31,8 +31,12 @@ def run_directory(checkpoint_dir: str, name: str) -> str:
     """
     if not SAFE.fullmatch(name):
         raise ValueError(
-            f"trainer.name={name!r} must be a folder name: letters, digits and _ . - + = @, parts joined by /, "
-            "each starting with a letter or digit"
+            f"trainer.name={name!r} must be a folder name: letters, digits and _ . - + = @, "
+            "parts joined by /, each starting with a letter or digit"
         )
     separator = "" if checkpoint_dir.endswith("/") else "/"
-    return f"{checkpoint_dir}{separator}{name}" if "://" in checkpoint_dir else os.path.join(checkpoint_dir, name)
+    return (
+        f"{checkpoint_dir}{separator}{name}"
+        if "://" in checkpoint_dir
+        else os.path.join(checkpoint_dir, name)
+    )

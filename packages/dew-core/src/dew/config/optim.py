@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from dew.config.arguments import JsonDict, json_list_argument, json_object
+from dew.config.record import decode
 from dew.training.optim.config import ParamGroup, ScheduleSpec
 
 type OptimizerName = Literal["adam", "adamw", "lamb", "muon", "muonclip"]
 
-ADAM_OPTIONS = ("b1", "b2", "eps", "eps_root")
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "adam": (*ADAM_OPTIONS, "nesterov"),
-    "adamw": (*ADAM_OPTIONS, "nesterov"),
-    "lamb": ADAM_OPTIONS,
-    "muon": ("beta", "nesterov", "ns_steps", "ns_coeffs", "adam_paths", "stacks", *ADAM_OPTIONS),
-    "muonclip": (),
+ADAM = {"b1": float, "b2": float, "eps": float, "eps_root": float}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "adam": {**ADAM, "nesterov": bool},
+    "adamw": {**ADAM, "nesterov": bool},
+    "lamb": ADAM,
+    "muon": {
+        "beta": float,
+        "nesterov": bool,
+        "ns_steps": int,
+        "ns_coeffs": tuple[float, float, float],
+        "consistent_rms": float | None,
+        "adam_paths": tuple[str, ...],
+        "stacks": tuple[str, ...],
+        **ADAM,
+    },
+    "muonclip": {},
 }
-"""What `optimizer_opts` may hold for each optimizer."""
+"""What `optimizer_opts` may hold for each optimizer, and of which type."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +42,8 @@ class OptimConfig:
         optimizer_opts: its own options, as `{"b2": 0.95}`; `OPTIONS` lists them.
         learning_rate: the constant rate; under a schedule, the rate it peaks at.
         schedule: how the rate changes over the run's updates.
-        weight_decay: decoupled decay, multiplied by the rate; None is the optimizer's own, 1e-4 for adamw and 0
-            for the others. adam takes none.
+        weight_decay: decoupled decay, multiplied by the rate; None is the optimizer's own, 1e-4 for adamw
+            and 0 for the others. adam takes none.
         param_groups: rates and decays of parts of the tree; the first match wins.
         clip_grads: largest global norm of the gradient; 0 does not clip.
         state_dtype: type of Adam's moments in memory; bfloat16 rounds both stochastically (adam and adamw).
@@ -59,7 +70,9 @@ class OptimConfig:
                 raise ValueError(f"optim.{name}={value} must be 0 or more and finite")
         decays = [self.weight_decay, *(group.weight_decay for group in self.param_groups)]
         if self.optimizer == "adam" and any(decays):
-            raise ValueError(f"optim.weight_decay={next(filter(None, decays))} needs adamw; adam decays nothing")
+            raise ValueError(
+                f"optim.weight_decay={next(filter(None, decays))} needs adamw; adam decays nothing"
+            )
         if self.state_dtype == "bfloat16" and self.optimizer not in ("adam", "adamw"):
             raise ValueError(
                 f"optim.state_dtype='bfloat16' works with adam and adamw, not {self.optimizer}; use 'float32'"
@@ -69,8 +82,10 @@ class OptimConfig:
         if self.optimizer not in OPTIONS:
             raise ValueError(f"optim.optimizer={self.optimizer!r} must be one of {', '.join(OPTIONS)}")
         accepted = OPTIONS[self.optimizer]
-        for name in self.optimizer_opts:
+        for name, value in self.optimizer_opts.items():
+            path = f"optim.optimizer_opts.{name}"
             if name not in accepted:
                 close = difflib.get_close_matches(name, accepted, n=1)
                 fix = f"did you mean {close[0]}?" if close else f"it takes {', '.join(accepted) or 'none'}"
-                raise ValueError(f"optim.optimizer_opts.{name}: {self.optimizer} has no such option; {fix}")
+                raise ValueError(f"{path}: {self.optimizer} has no such option; {fix}")
+            decode(accepted[name], value, path)

@@ -1,8 +1,8 @@
 """Configurations as JSON records, and back by their declared types.
 
-A dataclass becomes an object of its fields. A component that plugins register (a dataset, a schedule) becomes its
-registered name and its fields: `{"name": "token_windows", "path": ...}`. Reading is strict: a field the class lacks,
-a field the record lacks and a value of another type are refused with their path.
+A dataclass becomes an object of its fields. A component that plugins register (a dataset, a schedule)
+becomes its registered name and its fields: `{"name": "token_windows", "path": ...}`. Reading is strict: a
+field the class lacks, a field the record lacks and a value of another type are refused with their path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Literal, Union, cast
 
 
 def component_kind(cls: object) -> str | None:
-    """The registry kind whose members are stored by name, as a class states in `component_kind`; else None."""
+    """The registry kind whose members are stored by name, as a class states in `component_kind`; else
+    None."""
     kind = getattr(cls, "component_kind", None) if isinstance(cls, type) else None
     return kind if isinstance(kind, str) else None
 
@@ -37,7 +38,9 @@ def encode(value: object, path: str) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{path or 'value'}={value} is not finite, and a record holds finite numbers only")
+            raise ValueError(
+                f"{path or 'value'}={value} is not finite, and a record holds finite numbers only"
+            )
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _encode_dataclass(value, path)
@@ -67,7 +70,9 @@ def _encode_dataclass(value: Any, path: str) -> dict[str, Any]:
     if kind is None:
         return record
     if "name" in record:
-        raise TypeError(f"{type(value).__name__}.name clashes with the registered name in a record; rename it")
+        raise TypeError(
+            f"{type(value).__name__}.name clashes with the registered name in a record; rename it"
+        )
     from dew.registry import name_of
 
     return {"name": name_of(kind, type(value)), **record}
@@ -194,7 +199,9 @@ def _decode_sequence(hint: Any, value: Any, path: str) -> Any:
         return kind(decode(inner, item, f"{path}[{index}]") for index, item in enumerate(items))
     if len(items) != len(arms):
         raise ValueError(f"{path}={value!r} must hold {len(arms)} values, not {len(items)}")
-    return tuple(decode(arm, item, f"{path}[{i}]") for i, (arm, item) in enumerate(zip(arms, items, strict=True)))
+    return tuple(
+        decode(arm, item, f"{path}[{i}]") for i, (arm, item) in enumerate(zip(arms, items, strict=True))
+    )
 
 
 def _decode_mapping(hint: Any, value: Any, path: str) -> dict[str, Any]:

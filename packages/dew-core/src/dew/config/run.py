@@ -54,9 +54,9 @@ class RunConfig:
         ValueError: a setting that this version does not support.
     """
 
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = field(default_factory=ModelConfig)
     data: DataSpec = field(default_factory=default_data)
-    optim: OptimConfig = OptimConfig()
+    optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     objective: str | None = None
     lora: LoRA | None = None
@@ -81,11 +81,7 @@ class RunConfig:
         )
 
     def run_name(self, recipe: str) -> str:
-        """`trainer.name`, or a fresh name that begins with `recipe`.
-
-        Raises:
-            ValueError: a name that is no relative folder.
-        """
+        """`trainer.name`, or a fresh name that begins with `recipe`."""
         return self.trainer.name or fresh_name(self.trainer.checkpoint_dir, recipe)
 
     def to_dict(self) -> dict[str, JSON]:
@@ -109,8 +105,8 @@ class RunConfig:
         """
         if self.objective is None:
             raise ValueError(
-                f"objective=None cannot be saved: a run is rebuilt by its objective's name; set {type(self).__name__}"
-                ".objective"
+                "objective=None cannot be saved: a run is rebuilt by its objective's name; "
+                f"set {type(self).__name__}.objective"
             )
         return files.write_record(directory, self.to_dict())
 
@@ -146,8 +142,8 @@ class RunConfig:
             The state after the last step. A run that had already got there does no work.
 
         Raises:
-            ValueError: a dataset at another batch size, no length, or a recorded run that differs in more than
-                its length, cadences, trackers, placement and process settings.
+            ValueError: a dataset at another batch size, no length, or a recorded run that differs in more
+                than its length, cadences, trackers, placement and process settings.
             Preempted: a signal stopped the run after a checkpoint.
         """
         from dew.training.launch import launch

@@ -61,11 +61,11 @@ class TrainerConfig:
         mesh: ways the run is split.
         layout: how arrays are laid over the mesh.
         profile: steps to trace.
-        compilation_cache_dir: folder of compiled programs, so that a restart does not compile again; None compiles
-            afresh.
+        compilation_cache_dir: folder of compiled programs, so that a restart does not compile again; None
+            compiles afresh.
         wandb: report to Weights & Biases besides the local journal.
-        multi_host: join a pool of processes: None joins one if the environment describes it, True requires it,
-            False never asks.
+        multi_host: join a pool of processes: None joins one if the environment describes it, True requires
+            it, False never asks.
         xla_flags: appended to XLA_FLAGS before JAX opens a backend.
         quantization: train with quantized products.
 
@@ -86,8 +86,8 @@ class TrainerConfig:
     accumulation: int = 1
     batch_ramp: Ramp | None = None
     dynamic_scale: bool = False
-    mesh: MeshSpec = MeshSpec()
-    layout: Layout = Layout()
+    mesh: MeshSpec = field(default_factory=MeshSpec)
+    layout: Layout = field(default_factory=Layout)
     profile: ProfileWindow | None = None
     compilation_cache_dir: str | None = field(default_factory=default_compilation_cache_dir)
     wandb: Wandb | None = None
@@ -103,17 +103,20 @@ class TrainerConfig:
         for name in ("eval_every", "checkpoint_every"):
             cadence: Cadence = getattr(self, name)
             if isinstance(cadence, int) and cadence < 1:
-                raise ValueError(f"trainer.{name}={cadence} must be at least 1 step, 'epoch', or None for never")
+                raise ValueError(
+                    f"trainer.{name}={cadence} must be at least 1 step, 'epoch', or None for never"
+                )
             if isinstance(cadence, str) and cadence != "epoch":
                 raise ValueError(f"trainer.{name}={cadence!r} must be a number of steps, 'epoch' or None")
         if self.steps is not None and self.epochs is not None:
             raise ValueError(
-                f"trainer.steps={self.steps} and trainer.epochs={self.epochs} both set the run's length; keep one"
+                f"trainer.steps={self.steps} and trainer.epochs={self.epochs} both set the run's length; "
+                "keep one"
             )
         if self.batch_ramp is not None and self.accumulation > 1:
             raise ValueError(
-                f"trainer.batch_ramp with trainer.accumulation={self.accumulation}: a ramp grows whole updates; "
-                "use accumulation 1"
+                f"trainer.batch_ramp with trainer.accumulation={self.accumulation}: "
+                "a ramp grows whole updates; use accumulation 1"
             )
 
     def total_steps(self, dataset: Dataset) -> int:
@@ -125,7 +128,9 @@ class TrainerConfig:
         if self.steps is not None:
             return self.steps
         if self.epochs is None:
-            raise ValueError("the run has no length: set trainer.steps, or trainer.epochs for passes over the data")
+            raise ValueError(
+                "the run has no length: set trainer.steps, or trainer.epochs for passes over the data"
+            )
         if dataset.records is None:
             raise ValueError(
                 f"trainer.epochs={self.epochs} needs data that knows its number of records; set trainer.steps"
@@ -154,6 +159,7 @@ class TrainerConfig:
         steps = dataset.steps_per_epoch
         if steps is None:
             raise ValueError(
-                f"trainer.{name}='epoch' needs data that knows its number of records; give a number of steps or None"
+                f"trainer.{name}='epoch' needs data that knows its number of records; "
+                "give a number of steps or None"
             )
         return max(1, steps)

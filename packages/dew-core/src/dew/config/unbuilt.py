@@ -22,7 +22,8 @@ def refuse_unbuilt(config: object, table: Mapping[str, tuple[tuple[object, ...],
 
     Args:
         config: a dataclass tree.
-        table: dotted field to the values that work and the way out. A family passes its own for its own fields.
+        table: dotted field to the values that work and the way out. A family passes its own for its own
+            fields.
 
     Raises:
         ValueError: the first such field, its value and the way out.

@@ -47,7 +47,8 @@ class MeshSpec:
         tensor: shards within a layer's matrices.
         sequence: shards of the positions in attention.
         stage: pipeline stages.
-        microbatches: pipeline microbatches in flight; a positive multiple of `stage`, which must then exceed 1.
+        microbatches: pipeline microbatches in flight; a positive multiple of `stage`, which must then exceed
+            1.
         replicas: groups of granules (slices, hosts, processes) the data axis spans.
 
     Raises:
@@ -71,7 +72,8 @@ class MeshSpec:
             return
         if self.stage == 1:
             raise ValueError(
-                f"mesh.microbatches={self.microbatches} needs a pipeline; set mesh.stage above 1 or leave it unset"
+                f"mesh.microbatches={self.microbatches} needs a pipeline; "
+                "set mesh.stage above 1 or leave it unset"
             )
         if self.microbatches % self.stage:
             raise ValueError(
@@ -85,13 +87,13 @@ class Layout:
     """How arrays are laid over a mesh.
 
     Attributes:
-        rules: logical axis to mesh axis, in order of precedence. A mapping overrides or extends the default table.
-            A dimension that the mesh axis does not divide stays whole.
+        rules: logical axis to mesh axis, in order of precedence. A mapping overrides or extends the default
+            table. A dimension that the mesh axis does not divide stays whole.
         min_shard: parameters with fewer elements than this are replicated.
         tolerance: the fraction of the shardable parameter elements that may stay replicated.
         host: fields of the train state kept in pinned host memory.
-        host_parameters: globs over parameter paths (`params/layers_*`) that an offloaded placement for inference
-            keeps in host memory.
+        host_parameters: globs over parameter paths (`params/layers_*`) that an offloaded placement for
+            inference keeps in host memory.
 
     Raises:
         ValueError: a rule to a mesh axis that cannot split parameters, a logical axis named twice, a negative

@@ -1,8 +1,8 @@
 """Learning-rate schedules and parameter groups as plain records.
 
-Every schedule reads `n`, the count of completed optimizer updates (0 for the first), and scales the run's learning
-rate `peak`: with a warmup of W updates it rises as `peak * n / W`, and what follows is the record's own law, over the
-`T` updates of the run.
+Every schedule reads `n`, the count of completed optimizer updates (0 for the first), and scales the run's
+learning rate `peak`: with a warmup of W updates it rises as `peak * n / W`, and what follows is the record's
+own law, over the `T` updates of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScheduleSpec(ABC):
-    """A learning-rate schedule as a configuration names it. Subclasses add their fields and implement `build`."""
+    """A learning-rate schedule as a configuration names it. Subclasses add their fields and implement
+    `build`."""
 
     component_kind: ClassVar[str] = "schedule"
 
@@ -86,9 +87,9 @@ class Linear(ScheduleSpec):
 class Power(ScheduleSpec):
     """Warm up, follow a power law of the records seen, and end in an optional linear tail (arXiv 2408.13359).
 
-    After the warmup `power(n) = min(peak, scale * (n * per_update) ** exponent)`: the law does not know the length of
-    the run, so a run can go on. Over the last D updates the rate falls in a line from the law's value at `T - D` to
-    `end` of it.
+    After the warmup `power(n) = min(peak, scale * (n * per_update) ** exponent)`: the law does not know the
+    length of the run, so a run can go on. Over the last D updates the rate falls in a line from the law's
+    value at `T - D` to `end` of it.
 
     Attributes:
         scale: `a` of the law. The paper's 4 multiplies the batch size in sequences.
@@ -153,7 +154,8 @@ def mup_param_groups(
 ) -> tuple[ParamGroup, ...]:
     """The groups of the maximal update parametrization for Adam (arXiv 2203.03466, table 8).
 
-    Hidden matrices learn at `1 / width_multiplier` of the rate; embeddings, norms, biases and the head at the rate.
+    Hidden matrices learn at `1 / width_multiplier` of the rate; embeddings, norms, biases and the head at
+    the rate.
 
     Args:
         width_multiplier: the model's width over the width the rate was tuned at.
