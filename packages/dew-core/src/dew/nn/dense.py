@@ -1,0 +1,51 @@
+"""Dense layers with two-dimensional kernels and named axes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.typing import Dtype
+from jax.nn.initializers import Initializer
+from jaxtyping import Array, Float
+
+from dew.nn.sharding import named_axes
+
+
+def fan_in_normal(gain: float = 1.0) -> Initializer:
+    """Truncated normal of standard deviation `gain / sqrt(fan_in)`; `gain` is positive."""
+    return nn.initializers.variance_scaling(gain**2, "fan_in", "truncated_normal")
+
+
+class Dense(nn.Module):
+    """`x @ kernel`, without a bias.
+
+    Leading axes are flattened before the product: the weight's gradient then contracts one axis instead of two,
+    which compiles to a faster product on a CPU.
+
+    Attributes:
+        features: width of the result.
+        axes: logical names of the kernel's input and output axis.
+        init: of the kernel.
+        dtype: computes.
+        param_dtype: stores.
+        precision: of the product.
+    """
+
+    features: int
+    axes: tuple[str, str]
+    init: Initializer = fan_in_normal()
+    dtype: Dtype = jnp.float32
+    param_dtype: Dtype = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
+        kernel: jax.Array = self.param(
+            "kernel", named_axes(self.init, *self.axes), (x.shape[-1], self.features), self.param_dtype
+        )
+        flat = x.reshape(-1, x.shape[-1]).astype(self.dtype)
+        product = jnp.dot(flat, kernel.astype(self.dtype), precision=self.precision)
+        return cast("jax.Array", product.reshape(*x.shape[:-1], self.features))

@@ -1,0 +1,266 @@
+"""The decoder-only transformer, with the parameter names of Llama checkpoints in Hugging Face's layout.
+
+Dimensions: B rows, S or T tokens, E model width, V vocabulary, C cache slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.typing import Dtype
+from jaxtyping import Array, Bool, Float, Int
+
+from dew.nn.attention import AttentionImpl
+from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
+from dew.nn.backbones.causal_transformer.layer import DecoderLayer, LayerSpec
+from dew.nn.backbones.causal_transformer.sizes import (
+    check_attention,
+    check_heads,
+    check_sizes,
+    feed_forward_width,
+    windows,
+)
+from dew.nn.dense import Dense
+from dew.nn.mlp import Activation
+from dew.nn.norms import RMSNorm
+from dew.nn.rotary import rotary_table
+from dew.nn.sharding import named_axes, unboxed
+from dew.nn.stack import DecoderBank, StackView
+
+
+class CausalTransformer(nn.Module):
+    """Pre-norm decoder: embedding, `num_layers` layers of attention and feed-forward, norm, vocabulary head.
+
+    Attributes:
+        vocab_size: V.
+        hidden_size: E.
+        num_layers: how many layers.
+        num_heads: query heads of a layer.
+        num_kv_heads: key heads, a divisor of `num_heads`; None takes `num_heads`.
+        head_dim: width of a head, even; None takes `hidden_size / num_heads`.
+        intermediate_size: inner width of the feed-forward blocks; None takes 4 E for `relu2`, and 8/3 E rounded up
+            to a multiple of 64 for the gated ones.
+        max_seq_len: the longest sequence, in tokens.
+        rope_theta: base of the rotary frequencies.
+        norm_eps: added to every norm's mean square.
+        activation: `swiglu`, `geglu` or `relu2`.
+        qk_norm: normalize queries and keys of each head before the rotation.
+        tie_embeddings: the head is the embedding, transposed.
+        sliding_window: a query sees itself and the `sliding_window - 1` tokens before it; None sees all before it.
+        sliding_layers: which layers have the window, a pattern repeated over the layers; None means all of them.
+        attn_logit_softcap: bounds attention scores to `(-c, c)` by `c tanh(s / c)`.
+        final_logit_softcap: bounds logits likewise.
+        dtype: computes; norms' statistics, rotation, softmax and logits are float32 or wider.
+        param_dtype: stores.
+        precision: of every product; None is the backend's default.
+        attention_impl: the attention kernel.
+        remat: recompute each layer's activations in the backward pass instead of keeping them.
+        causal: a token sees no later one.
+
+    Raises:
+        ValueError: at construction, for sizes below 1, heads that do not divide, an odd head width, an unknown
+            activation, or window fields that contradict each other.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+    max_seq_len: int = 2048
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-6
+    activation: Activation = "swiglu"
+    qk_norm: bool = False
+    tie_embeddings: bool = False
+    sliding_window: int | None = None
+    sliding_layers: tuple[bool, ...] | None = None
+    attn_logit_softcap: float | None = None
+    final_logit_softcap: float | None = None
+    dtype: Dtype = jnp.float32
+    param_dtype: Dtype = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+    attention_impl: AttentionImpl | None = "auto"
+    remat: bool = False
+    causal: bool = True
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            intermediate_size=self.intermediate_size,
+            max_seq_len=self.max_seq_len,
+            sliding_window=self.sliding_window,
+        )
+        check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        check_attention(
+            activation=self.activation,
+            window=self.sliding_window,
+            pattern=self.sliding_layers,
+            causal=self.causal,
+        )
+        super().__post_init__()
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of key heads."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head."""
+        return self.hidden_size // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def bank(self) -> DecoderBank:
+        """Where the layers stand in a variables tree."""
+        return DecoderBank((), StackView(self.num_layers))
+
+    def setup(self) -> None:
+        self.embed_tokens = nn.Embed(
+            self.vocab_size,
+            self.hidden_size,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), "vocab", "embed"),
+        )
+        # Static arguments: none. Recomputation covers training's forward; decoding keeps nothing for a gradient.
+        layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
+        spec = self._layer_spec()
+        spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
+        self.layers = [layer(spec, span) for span in spans]
+        self.norm = RMSNorm(self.norm_eps, self.dtype, self.param_dtype)
+        if not self.tie_embeddings:
+            self.lm_head = Dense(
+                self.vocab_size, ("embed", "vocab"), dtype=self.dtype, param_dtype=self.param_dtype
+            )
+
+    def _layer_spec(self) -> LayerSpec:
+        width = self.intermediate_size
+        return LayerSpec(
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            num_kv_heads=self.kv_heads,
+            head_dim=self.head_width,
+            intermediate_size=feed_forward_width(self.hidden_size, self.activation)
+            if width is None
+            else width,
+            activation=self.activation,
+            norm_eps=self.norm_eps,
+            qk_norm=self.qk_norm,
+            causal=self.causal,
+            softcap=self.attn_logit_softcap,
+            # Two outputs a layer are added to the stream: their sum keeps unit scale at the start.
+            output_gain=(2 * self.num_layers) ** -0.5,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            precision=self.precision,
+            attention_impl=self.attention_impl,
+        )
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        train: bool = False,
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B S V"]:
+        """The logits of every next token, float32 or wider and capped."""
+        hidden = self.hidden_states(tokens, train=train, positions=positions, segment_ids=segment_ids)
+        return self._logits(hidden)
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        train: bool = False,
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B S E"]:
+        """The states after the final norm.
+
+        Args:
+            tokens: ids below `vocab_size`.
+            train: gates dropout, of which this decoder has none: both values compute the same.
+            positions: of each token, for the rotation; None counts from 0 in every row.
+            segment_ids: the document of each token; a token sees its own document alone.
+
+        Raises:
+            ValueError: rows longer than `max_seq_len`.
+        """
+        length = tokens.shape[1]
+        if length > self.max_seq_len:
+            raise ValueError(
+                f"tokens hold {length} positions, over max_seq_len={self.max_seq_len}; "
+                "shorten the rows or build the model with a larger max_seq_len"
+            )
+        if positions is None:
+            positions = jnp.arange(length)[None]
+        angles = rotary_table(positions, self.head_width, self.rope_theta)
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, angles, segment_ids)
+        return self.norm(x)
+
+    def decode(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        valid: Bool[Array, "B T"],
+        cache: Cache,
+    ) -> tuple[Float[Array, "B T E"], Cache]:
+        """The states of new tokens after the final norm, and the cache with them in it.
+
+        Args:
+            tokens: [B, T], a whole prompt or one step.
+            positions: [B, T], also the cache slot of each token.
+            valid: [B, T]; a token that is not valid writes nothing, and its state means nothing.
+            cache: from `init_cache` or an earlier call.
+        """
+        angles = rotary_table(positions, self.head_width, self.rope_theta)
+        x = self.embed_tokens(tokens)
+        written: Cache = {}
+        for name, layer in zip(self.bank.view.names, self.layers, strict=True):
+            x, written[name] = layer.decode(x, angles, positions, valid, cache[name])
+        return self.norm(x), written
+
+    def init_cache(self, rows: int, capacity: int) -> Cache:
+        """A cache for `rows` rows of up to `capacity` tokens, without tokens.
+
+        Raises:
+            ValueError: a capacity over `max_seq_len`.
+        """
+        if capacity > self.max_seq_len:
+            raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")
+        return {
+            name: empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
+            for name in self.bank.view.names
+        }
+
+    def head_weight(self, params: Mapping[str, Any]) -> Float[Array, "E V"]:
+        """The vocabulary matrix of a variables tree, or of its `params` collection."""
+        inner = params.get("params", params)
+        if self.tie_embeddings:
+            return cast("jax.Array", unboxed(inner["embed_tokens"]["embedding"])).T
+        return cast("jax.Array", unboxed(inner["lm_head"]["kernel"]))
+
+    def _logits(self, hidden: jax.Array) -> jax.Array:
+        if self.is_initializing() and not self.tie_embeddings:
+            self.lm_head(hidden[:, :1])
+        weight = self.head_weight(self.variables).astype(self.dtype)
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        logits = jnp.dot(hidden, weight, precision=self.precision, preferred_element_type=wide)
+        if self.final_logit_softcap is None:
+            return logits
+        return self.final_logit_softcap * jnp.tanh(logits / self.final_logit_softcap)

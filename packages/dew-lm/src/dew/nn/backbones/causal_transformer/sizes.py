@@ -1,0 +1,74 @@
+"""The sizes a decoder derives from its fields, and the rules its fields obey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dew.nn.mlp import ACTIVATIONS
+
+
+def feed_forward_width(hidden_size: int, activation: str) -> int:
+    """The default inner width: 4 times the model's, or 8/3 of it, rounded up to a multiple of 64, if gated."""
+    if activation == "relu2":
+        return 4 * hidden_size
+    return -(-8 * hidden_size // (3 * 64)) * 64
+
+
+def windows(layers: int, window: int | None, pattern: Sequence[bool] | None) -> tuple[int | None, ...]:
+    """The window of each layer: `window` where the repeated `pattern` is true, None elsewhere."""
+    if pattern is None:
+        return (window,) * layers
+    return tuple(window if pattern[index % len(pattern)] else None for index in range(layers))
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse a size below 1.
+
+    Raises:
+        ValueError: naming the size.
+    """
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name}={size} must be at least 1")
+
+
+def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> None:
+    """Refuse heads that do not divide.
+
+    Raises:
+        ValueError: naming the field and what would do.
+    """
+    if num_heads % num_kv_heads:
+        fits = [str(count) for count in range(1, num_heads + 1) if num_heads % count == 0]
+        raise ValueError(
+            f"num_kv_heads={num_kv_heads} must divide num_heads={num_heads}; use {', '.join(fits)}"
+        )
+    if head_dim is None and hidden_size % num_heads:
+        raise ValueError(
+            f"num_heads={num_heads} must divide hidden_size={hidden_size} unless head_dim is set; set head_dim"
+        )
+    width = hidden_size // num_heads if head_dim is None else head_dim
+    if width % 2:
+        raise ValueError(f"head_dim={width} must be even: rotary positions turn pairs of coordinates")
+
+
+def check_attention(
+    *, activation: str, window: int | None, pattern: Sequence[bool] | None, causal: bool
+) -> None:
+    """Refuse an unknown activation and window fields that contradict each other.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r} must be one of {', '.join(ACTIVATIONS)}")
+    if window is not None and not causal:
+        raise ValueError(f"sliding_window={window} needs causal=True: the window reaches back only")
+    if pattern is None:
+        return
+    if window is None:
+        raise ValueError(f"sliding_layers={tuple(pattern)} needs sliding_window, the width of those layers")
+    if not pattern:
+        raise ValueError(
+            "sliding_layers=() must hold at least one flag; leave it unset to window every layer"
+        )
