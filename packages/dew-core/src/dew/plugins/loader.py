@@ -111,70 +111,63 @@ def disabled_names(setting: str) -> Callable[[str], bool]:
     return lambda name: name in names or ("all" in names and name != "core")
 
 
+def manager() -> pluggy.PluginManager:
+    """A manager that knows Dew's hooks and no plugin yet."""
+    empty = pluggy.PluginManager(hooks.PROJECT)
+    empty.add_hookspecs(hooks)
+    return empty
+
+
+def checked(entry: EntryPoint) -> tuple[ModuleType, list[Component]]:
+    """Import one plugin, check it against the contract and collect all its components.
+
+    It is tried in a manager of its own, so that one that fails leaves nothing behind.
+    """
+    module = guarded("cannot be imported:", entry.load)
+    if not isinstance(module, ModuleType):
+        raise Refused(f"{entry.value!r} must name a module, not {type(module).__name__}")
+    number = vars(module).get("DEW_CONTRACT")
+    if number != CONTRACT:
+        raise Refused(f"DEW_CONTRACT is {number!r} and this Dew reads {CONTRACT}; install a matching release")
+    trial = manager()
+    guarded("breaks a hook:", lambda: trial.register(module, name=entry.name))
+    guarded("has an unknown hook:", trial.check_pending)
+    if not trial.get_hookcallers(module):
+        raise Refused("implements no hook; mark its functions with dew.plugins.hookimpl")
+    listed = guarded("dew_components raised", lambda: [list(each) for each in trial.hook.dew_components()])
+    parts = [part for each in listed for part in each]
+    wrong = next((part for part in parts if not isinstance(part, Component)), None)
+    if wrong is not None:
+        raise Refused(f"dew_components yields {type(wrong).__name__}, not dew.plugins.Component")
+    return module, parts
+
+
 class Loading:
     """The catalog while it is being built."""
 
     def __init__(self) -> None:
-        self.manager = pluggy.PluginManager(hooks.PROJECT)
-        self.manager.add_hookspecs(hooks)
+        self.manager = manager()
         self.plugins: dict[str, Plugin] = {}
         self.problems: list[Problem] = []
         self.components: dict[tuple[str, str], Component] = {}
         self.owners: dict[tuple[str, str], str] = {}
 
     def add(self, entry: EntryPoint) -> None:
-        """Load one entry point; a failure is noted and leaves nothing of it behind."""
+        """Load one entry point, or note why it is left out."""
         distribution, version = distribution_of(entry)
         try:
             if entry.name in self.plugins:
                 taken = self.plugins[entry.name].distribution
                 raise Refused(f"plugin name {entry.name!r} is taken by {taken}; rename the entry point")
-            module = self.register(entry)
-            try:
-                found = self.collect(entry.name, module)
-            except Refused:
-                self.manager.unregister(module)
-                raise
+            module, parts = checked(entry)
+            guarded("cannot be registered:", lambda: self.manager.register(module, name=entry.name))
         except Refused as refused:
             self.problems.append(Problem(plugin=entry.name, distribution=distribution, reason=str(refused)))
             return
-        kept = tuple(part for part in found if self.claim(part, entry.name, distribution))
+        kept = tuple(part for part in parts if self.claim(part, entry.name, distribution))
         self.plugins[entry.name] = Plugin(
             name=entry.name, distribution=distribution, version=version, module=module, components=kept
         )
-
-    def register(self, entry: EntryPoint) -> ModuleType:
-        """Import the module, check its contract number and hand its hooks to pluggy."""
-        module = guarded("cannot be imported:", entry.load)
-        if not isinstance(module, ModuleType):
-            raise Refused(f"{entry.value!r} must name a module, not {type(module).__name__}")
-        number = vars(module).get("DEW_CONTRACT")
-        if number != CONTRACT:
-            raise Refused(
-                f"DEW_CONTRACT is {number!r} and this Dew reads {CONTRACT}; install a matching release"
-            )
-        try:
-            guarded("breaks a hook:", lambda: self.manager.register(module, name=entry.name))
-            guarded("has an unknown hook:", self.manager.check_pending)
-        except Refused:
-            self.manager.unregister(module)
-            raise
-        if not self.manager.get_hookcallers(module):
-            self.manager.unregister(module)
-            raise Refused("implements no hook; mark its functions with dew.plugins.hookimpl")
-        return module
-
-    def collect(self, name: str, module: ModuleType) -> list[Component]:
-        """The components of one plugin, all of them before any is registered."""
-        others = [other for other in self.manager.get_plugins() if other is not module]
-        call = self.manager.subset_hook_caller("dew_components", others)
-        parts = guarded("dew_components raised", lambda: [part for listed in call() for part in listed])
-        wrong = next((part for part in parts if not isinstance(part, Component)), None)
-        if wrong is not None:
-            raise Refused(
-                f"dew_components of {name!r} yields {type(wrong).__name__}, not dew.plugins.Component"
-            )
-        return parts
 
     def claim(self, part: Component, plugin: str, distribution: str) -> bool:
         """Register `part` under its names, unless one of them is taken."""
