@@ -17,5 +17,5 @@ def dew_cache_dir() -> Path:
 
 
 def default_compilation_cache_dir() -> str:
-    """The folder of compiled programs in Dew's cache."""
-    return str(dew_cache_dir() / "xla")
+    """`$JAX_COMPILATION_CACHE_DIR`, else the folder of compiled programs in Dew's cache."""
+    return os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(dew_cache_dir() / "xla")

@@ -1,0 +1,184 @@
+"""From a configuration, an objective and a dataset to a trained run in its directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from dew.config import files
+from dew.config.names import run_directory
+from dew.telemetry import open_tracker
+from dew.training import preemption
+from dew.training.checkpoints import Checkpoints
+from dew.training.distributed import agree_process_phase
+from dew.training.optim.build import build_optimizer
+from dew.training.record import Changes, permitted_changes
+from dew.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from dew.config.run import RunConfig
+    from dew.data.dataset import Dataset
+    from dew.objectives.base import Metric, Objective
+    from dew.training.state import TrainState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The numbers of a run over its dataset.
+
+    Attributes:
+        steps: attempted steps of the whole run.
+        updates: optimizer updates of the whole run.
+        eval_every: steps between validation passes, or None.
+        checkpoint_every: steps between checkpoints, or None.
+    """
+
+    steps: int
+    updates: int
+    eval_every: int | None
+    checkpoint_every: int | None
+
+
+def plan_run(config: RunConfig, dataset: Dataset) -> Plan:
+    """Resolve length and cadences.
+
+    Data without a validation pass is not evaluated at the default cadence.
+
+    Raises:
+        ValueError: a dataset at another batch size, no length, a length below one update, or a cadence that
+            the data cannot serve.
+    """
+    trainer = config.trainer
+    if dataset.batch != trainer.batch_size:
+        raise ValueError(
+            f"the dataset was opened at batch {dataset.batch} and trainer.batch_size={trainer.batch_size}; "
+            f"load it with batch={trainer.batch_size}"
+        )
+    steps = trainer.total_steps(dataset)
+    if steps < trainer.accumulation:
+        raise ValueError(
+            f"a run of {steps} steps ends before its first update of "
+            f"trainer.accumulation={trainer.accumulation} microbatches; train longer or accumulate less"
+        )
+    if dataset.val is None and isinstance(trainer.eval_every, int):
+        raise ValueError(
+            f"trainer.eval_every={trainer.eval_every}, but the dataset has no validation data; "
+            "set it to None or split some off"
+        )
+    return Plan(
+        steps=steps,
+        updates=steps // trainer.accumulation,
+        eval_every=None if dataset.val is None else trainer.eval_interval(dataset),
+        checkpoint_every=trainer.checkpoint_interval(dataset),
+    )
+
+
+def launch(
+    config: RunConfig,
+    objective: Objective[Any, Any],
+    dataset: Dataset,
+    *,
+    name: str,
+    metrics: Sequence[Metric[Any]],
+    summary: Mapping[str, object] | None,
+) -> TrainState:
+    """Train, or go on with, the run called `name`. See `RunConfig.train`."""
+    plan = plan_run(config, dataset)
+    optimizer = build_optimizer(config.optim, total_updates=plan.updates)
+    trainer_config = config.trainer
+    directory = run_directory(trainer_config.checkpoint_dir, name)
+    config = dataclasses.replace(config, trainer=dataclasses.replace(trainer_config, name=name))
+    checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
+    latest = checkpoints.latest
+    changes = admit(config, directory, resumes=latest is not None)
+    if latest is not None and latest >= plan.steps:
+        say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
+    facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
+    trainer = Trainer(
+        objective,
+        optimizer,
+        key=jax.random.key(trainer_config.seed),
+        mesh=trainer_config.mesh,
+        layout=trainer_config.layout,
+        accumulation=trainer_config.accumulation,
+        dynamic_scale=trainer_config.dynamic_scale,
+        checkpoints=checkpoints,
+        tracker=open_tracker(directory, record=config.to_dict(), summary=facts, wandb=trainer_config.wandb),
+        profile=trainer_config.profile,
+    )
+    try:
+        with preemption.watch():
+            state = trainer.fit(
+                dataset,
+                steps=plan.steps,
+                log_every=trainer_config.log_every,
+                eval_every=plan.eval_every,
+                checkpoint_every=plan.checkpoint_every,
+                metrics=metrics if plan.eval_every else (),
+                preview=plan.eval_every is not None,
+            )
+    except preemption.Preempted:
+        say(f"Go on with: {resume_command(config, directory)}")
+        raise
+    say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
+    return state
+
+
+def admit(config: RunConfig, directory: str, *, resumes: bool) -> Changes:
+    """Compare with the recorded run, then write this configuration as its record on process zero.
+
+    A run without a checkpoint has computed nothing that counts, so its record is replaced whole.
+
+    Returns:
+        The recorded and the new value of every field that changed.
+    """
+    error: Exception | None = None
+    changes: Changes = {}
+    try:
+        if resumes:
+            changes = permitted_changes(directory, files.read_record(directory), config.to_dict())
+    except (OSError, ValueError) as problem:
+        error = problem
+    agree_process_phase("the comparison with run.json", error)
+    try:
+        if jax.process_index() == 0:
+            config.save(directory)
+    except (OSError, ValueError, TypeError) as problem:
+        error = problem
+    agree_process_phase("writing run.json", error)
+    return changes
+
+
+def say(message: str) -> None:
+    """Print on process zero."""
+    if jax.process_index() == 0:
+        print(message, flush=True)
+
+
+def resume_command(config: RunConfig, directory: str) -> str:
+    """How to go on with the run in `directory`: a command for a recipe's configuration, else a call."""
+    from dew.registry import name_of
+
+    try:
+        recipe = name_of("recipe", type(config))
+    except ValueError:
+        return f"train(..., name={config.trainer.name!r}) with the same configuration"
+    return f"dew train {recipe} --resume {shlex.quote(directory)}"
+
+
+def next_commands(config: RunConfig, directory: str) -> list[str]:
+    """The installed commands that read a finished run, one a line."""
+    from dew.registry import commands, tasks
+
+    place = shlex.quote(directory)
+    lines: list[str] = []
+    if "generate" in commands and config.objective in tasks:
+        lines.append(f'  dew generate {place} "..."')
+    if "report" in commands:
+        lines.append(f"  dew report {place}")
+    return lines

@@ -1,0 +1,104 @@
+"""Process setup that must come before JAX opens a backend: compiler flags, the compile cache, the process
+pool."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dew.config.trainer import TrainerConfig
+
+NO_CLUSTER = "coordinator_address should be defined."
+"""What JAX says when nothing in the environment describes a pool of processes."""
+
+
+def prepare_process(config: TrainerConfig) -> None:
+    """Apply the process settings of a run. A recipe calls it first; calling it again changes nothing.
+
+    Args:
+        config: `xla_flags`, `compilation_cache_dir` and `multi_host` are read.
+
+    Raises:
+        ValueError: `xla_flags` after JAX has opened a backend, or `multi_host=True` where no pool is
+            described.
+        RuntimeError: the pool cannot be joined.
+    """
+    append_xla_flags(config.xla_flags)
+    use_compilation_cache(config.compilation_cache_dir)
+    join_processes(config.multi_host)
+
+
+def append_xla_flags(flags: str | None) -> None:
+    """Append to XLA_FLAGS what it does not hold yet.
+
+    Raises:
+        ValueError: there is something to append and JAX has opened a backend, which reads the flags once.
+    """
+    present = os.environ.get("XLA_FLAGS", "").split()
+    fresh = [flag for flag in (flags or "").split() if flag not in present]
+    if not fresh:
+        return
+    if backend_is_open():
+        raise ValueError(
+            f"trainer.xla_flags={flags!r} comes too late: JAX has opened a backend; call "
+            "dew.training.runtime.prepare_process before anything runs on a device, or set XLA_FLAGS"
+        )
+    os.environ["XLA_FLAGS"] = " ".join([*present, *fresh])
+
+
+def backend_is_open() -> bool:
+    """Whether JAX has opened a backend in this process, told by a setting it then refuses to change."""
+    import jax
+
+    held: int = jax.config.jax_num_cpu_devices
+    try:
+        jax.config.update("jax_num_cpu_devices", max(held, 0) + 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", held)
+    return False
+
+
+def use_compilation_cache(directory: str | None) -> None:
+    """Keep compiled programs in `directory`, those that compile quickly included; None keeps none."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.jax_compilation_cache_dir != directory:
+        compilation_cache.reset_cache()
+        jax.config.update("jax_compilation_cache_dir", directory)
+    if directory is not None:
+        if "://" not in directory:
+            os.makedirs(directory, exist_ok=True)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def join_processes(multi_host: bool | None) -> None:
+    """Join JAX's process pool.
+
+    Args:
+        multi_host: None joins a pool that the environment describes, unless a backend is open already; True
+            requires one; False does not ask.
+
+    Raises:
+        ValueError: True and no pool is described, or an incomplete description.
+        RuntimeError: the pool cannot be joined, or True after JAX has opened a backend.
+    """
+    import jax
+
+    if multi_host is False or jax.distributed.is_initialized():
+        return
+    if multi_host is None and backend_is_open():
+        return
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        if str(error) != NO_CLUSTER:
+            raise
+        if multi_host:
+            raise ValueError(
+                "trainer.multi_host=True, but nothing describes a pool of processes; start under a scheduler "
+                "that JAX knows, call jax.distributed.initialize yourself, or leave multi_host unset"
+            ) from error
