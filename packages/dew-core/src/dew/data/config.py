@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from dew.data.dataset import Dataset
@@ -37,6 +37,10 @@ class Loading:
             value = getattr(self, name)
             if value < least:
                 raise ValueError(f"loading.{name}={value} must be at least {least}")
+
+
+IN_PROCESS = Loading(workers=0, threads=0)
+"""Records are read where they are asked for: right where reading one costs microseconds."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class DatasetSpec(ABC):
         seed: seeds the order of the records; one seed gives one order on every machine and process count.
         loading: concurrency of the loader; it changes no batch.
     """
+
+    component_kind: ClassVar[str] = "dataset"
 
     seed: int = 0
     loading: Loading = Loading()

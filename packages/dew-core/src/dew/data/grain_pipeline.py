@@ -51,7 +51,8 @@ def open_pipeline(
 
 
 class ShareOfBatches:
-    """Random access to one share's rows of each global batch from record `start` on; the last may be short."""
+    """Random access to one share's rows of each global batch from record `start` on; the last may be
+    short."""
 
     def __init__(self, records: Records, partition: DataPartition, *, batch: int, start: int) -> None:
         self._records = records
@@ -69,7 +70,8 @@ class ShareOfBatches:
         rows = [self._records[first + row] for row in self._partition.rows(total)]
         if any(row is None for row in rows):
             raise ValueError(
-                "a filtered MapDataset has no fixed record positions; filter the source, or pass a function of the "
+                "a filtered MapDataset has no fixed record positions; filter the source, or pass a "
+                "function of the "
                 "partition that builds an IterDataset"
             )
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
@@ -192,7 +194,8 @@ class StreamIterator:
         index, count = record.get("share", (0, 0))
         if (index, count) != (self._partition.index, self._partition.count):
             raise ValueError(
-                f"the position of share {index} of {count} cannot continue as share {self._partition.index} of "
+                f"the position of share {index} of {count} cannot continue as share "
+                f"{self._partition.index} of "
                 f"{self._partition.count}: this pipeline's state is Grain's own; resume with {count} shares"
             )
         self._reader.set_state(record["grain"])
@@ -205,7 +208,8 @@ class StreamIterator:
 
 
 def in_workers[T](dataset: grain.IterDataset[T], loading: Loading) -> grain.IterDataset[T]:
-    """Spread `dataset` over `loading.workers` processes, in the same order; with 0 it is returned as it is."""
+    """Spread `dataset` over `loading.workers` processes, in the same order; with 0 it is returned as it
+    is."""
     if loading.workers == 0:
         return dataset
     from absl import flags

@@ -1,0 +1,23 @@
+"""Token corpora on disk: their layout, the sources that read them and the windows a run trains on."""
+
+from typing import TYPE_CHECKING
+
+from dew.lazy import lazy
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "CorpusWriter": "dew.data.tokens.store:dew-lm",
+        "TokenBytes": "dew.data.tokens.source:dew-lm",
+        "TokenSource": "dew.data.tokens.source:dew-lm",
+        "TokenWindows": "dew.data.tokens.config:dew-lm",
+        "Windows": "dew.data.tokens.source:dew-lm",
+    },
+)
+
+if TYPE_CHECKING:
+    from dew.data.tokens.config import TokenWindows as TokenWindows
+    from dew.data.tokens.source import TokenBytes as TokenBytes
+    from dew.data.tokens.source import TokenSource as TokenSource
+    from dew.data.tokens.source import Windows as Windows
+    from dew.data.tokens.store import CorpusWriter as CorpusWriter

@@ -1,0 +1,90 @@
+"""Token sources: random access to the ids of one split, and the windows cut from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from dew.data.tokens.store import IdDtype
+
+type Ids = npt.NDArray[np.unsignedinteger[Any]]
+
+
+class TokenSource(Protocol):
+    """The ids of one split as one long row."""
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        ...
+
+    def read(self, start: int, stop: int) -> Ids:
+        """Ids `start..stop-1`, as `[stop - start]` unsigned integers."""
+        ...
+
+
+class TokenBytes:
+    """A `.bin` file of little-endian ids, mapped into memory on the first read.
+
+    A copy sent to another process carries the path and no data.
+
+    Args:
+        path: the file.
+        dtype: width of an id.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a size that is no whole number of ids.
+    """
+
+    def __init__(self, path: str | Path, dtype: IdDtype) -> None:
+        self.path = Path(path)
+        self.dtype: IdDtype = dtype
+        size = self.path.stat().st_size
+        width = np.dtype(dtype).itemsize
+        if size % width:
+            raise ValueError(f"{path} has {size} bytes, which is no whole number of {dtype} ids; check dtype")
+        self._ids = size // width
+        self._map: Ids | None = None
+
+    def __len__(self) -> int:
+        return self._ids
+
+    def read(self, start: int, stop: int) -> Ids:
+        if self._map is None:
+            self._map = np.memmap(self.path, dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")
+        return self._map[start:stop]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_map": None}
+
+    def __repr__(self) -> str:
+        return f"TokenBytes({str(self.path)!r}, {self.dtype!r})"
+
+
+class Windows:
+    """Window `i` of a source: ids `i*seq_len .. i*seq_len + seq_len`, so neighbours share one id.
+
+    Each window yields `seq_len` predictions and every id but the first is predicted once; a tail that fills
+    no window is left out.
+
+    Args:
+        source: the ids.
+        seq_len: predictions per window.
+    """
+
+    def __init__(self, source: TokenSource, seq_len: int) -> None:
+        self._source = source
+        self._seq_len = seq_len
+
+    def __len__(self) -> int:
+        return max(0, (len(self._source) - 1) // self._seq_len)
+
+    def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int32]]:
+        """`{"text": int32 [seq_len + 1]}`."""
+        start = index * self._seq_len
+        return {"text": self._source.read(start, start + self._seq_len + 1).astype(np.int32)}
+
+    def __repr__(self) -> str:
+        return f"Windows({self._source!r}, seq_len={self._seq_len})"
