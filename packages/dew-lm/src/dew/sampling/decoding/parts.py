@@ -1,0 +1,38 @@
+"""The extension points of decoding."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+from flax import struct
+
+from dew.sampling.decoding.state import StepState
+
+
+class LogitsTransform(Protocol):
+    """Rewrites the scores of every row, inside the compiled loop.
+
+    A class that is a pytree carries its arrays as data; a plain function or a `jax.tree_util.Partial` works too.
+    """
+
+    def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:
+        """The new scores `[rows, vocab]`; a token of score -inf is not drawn."""
+        ...
+
+
+class Stopping(Protocol):
+    """Decides which rows end with the token that was just committed."""
+
+    def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
+        """Booleans `[rows]`. `state` already holds the `drawn` tokens."""
+        ...
+
+
+@struct.dataclass
+class Sample:
+    """Draw every row independently; what a request without a strategy runs."""
+
+
+type Strategy = Sample
+"""The strategies a request can name."""

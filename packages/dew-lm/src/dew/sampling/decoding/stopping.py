@@ -1,0 +1,55 @@
+"""Criteria that end a row; a request's criteria combine with OR."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from dew.sampling.decoding.state import StepState
+
+
+@struct.dataclass
+class EndOfSequence:
+    """The row ends with one of these ids.
+
+    Attributes:
+        eos: one id or several.
+    """
+
+    eos: int | tuple[int, ...] = struct.field(pytree_node=False)
+
+    def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
+        return jnp.isin(drawn, jnp.asarray(self.eos, drawn.dtype))
+
+
+@struct.dataclass
+class MaxNewTokens:
+    """A budget below the request's own. A row it ends counts as cut off, not as terminated.
+
+    Attributes:
+        count: drawn tokens.
+    """
+
+    count: int | jax.Array
+    budget: ClassVar[bool] = True
+
+    def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
+        return state.step >= self.count
+
+
+@struct.dataclass
+class MaxLength:
+    """A budget for prompt and drawn tokens together. A row it ends counts as cut off, not as terminated.
+
+    Attributes:
+        length: real tokens of a row.
+    """
+
+    length: int | jax.Array
+    budget: ClassVar[bool] = True
+
+    def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
+        return state.total() >= self.length
