@@ -45,11 +45,25 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, batch)
 
 
+def place_rows(batch: Any, mesh: Mesh) -> Any:
+    """Place a validation batch: like `shard_batch`, and whole on every device where its rows do not divide."""
+    shards = row_shards(mesh)
+    ragged = any(np.ndim(leaf) and np.shape(leaf)[0] % shards for leaf in jax.tree.leaves(batch))
+    if ragged and jax.process_count() == 1:
+        return jax.device_put(batch, replicated(mesh))
+    return shard_batch(batch, mesh)
+
+
 def minimum_across_processes(value: int) -> int:
     """The smallest `value` any process holds; every process calls it."""
     if jax.process_count() == 1:
         return value
     return int(np.min(multihost_utils.process_allgather(np.asarray(value, np.int64))))
+
+
+def maximum_across_processes(value: int) -> int:
+    """The largest `value` any process holds; every process calls it."""
+    return -minimum_across_processes(-value)
 
 
 def agree_process_phase(phase: str, error: BaseException | None = None) -> None:

@@ -46,7 +46,9 @@ def build_mesh(spec: MeshSpec, devices: Sequence[jax.Device] | None = None) -> M
         )
     shape = (len(given) // factor, *inner)
     if devices is not None:
-        return Mesh(np.array(given, dtype=object).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        return Mesh(
+            np.array(given, dtype=object).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES)
+        )
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
@@ -81,7 +83,9 @@ def data_partition(mesh: Mesh) -> DataPartition:
     if sum(map(len, shares)) != rows:
         raise ValueError("processes of this mesh hold overlapping rows of a batch; give each host whole rows")
     if jax.process_index() not in blocks:
-        raise ValueError(f"process {jax.process_index()} has no device in the mesh, so it has no rows to read")
+        raise ValueError(
+            f"process {jax.process_index()} has no device in the mesh, so it has no rows to read"
+        )
     mine = tuple(sorted(blocks[jax.process_index()]))
     readers = sum(tuple(sorted(block)) == mine for block in blocks.values())
     return DataPartition(index=shares.index(mine), count=len(shares), readers=readers)

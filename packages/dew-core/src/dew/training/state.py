@@ -50,5 +50,7 @@ class TrainState:
             ValueError: the run keeps no average.
         """
         if self.ema is None:
-            raise ValueError("this run keeps no moving average; read `params`, or give the objective an EMASpec")
+            raise ValueError(
+                "this run keeps no moving average; read `params`, or give the objective an EMASpec"
+            )
         return merge(self.params, self.ema)

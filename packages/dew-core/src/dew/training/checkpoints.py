@@ -1,0 +1,318 @@
+"""`Checkpoints`: asynchronous Orbax storage of a run's state with the data position it belongs to.
+
+A step is complete once Orbax has renamed it into place with its commit marker and both its items; anything else is
+named and passed over. A write that fails in the background is raised by the next `save` or `wait`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from dew.training.compare import differences, refuse_differences
+from dew.training.positions import packed_position, position_for
+from dew.training.state import TrainState
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
+
+    from dew.data.dataset import DataPartition
+
+STATE, RECORD = "state", "record"
+MARKER = "commit_success.txt"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written; training must not go on as if it had been."""
+
+
+class LatestAndBest:
+    """Orbax's preservation policy of a run: the latest steps and the best one. The newer of two equals is better."""
+
+    def __init__(self, keep: int, ranks: Mapping[int, float | None]) -> None:
+        self._keep = keep
+        self._ranks = ranks
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """One answer for each checkpoint, which come in rising order of their steps."""
+        steps = [int(checkpoint.step) for checkpoint in checkpoints]
+        ranked = [(rank, step) for step in steps if (rank := self._ranks.get(step)) is not None]
+        kept = {*steps[-self._keep :], *(step for _, step in sorted(ranked)[-1:])}
+        return [step in kept for step in steps]
+
+
+class Checkpoints:
+    """The checkpoints of one run. Storage is opened on first use.
+
+    Args:
+        directory: holds one folder per step.
+        keep: how many of the latest steps stay, besides the best one.
+        local_directory: not supported yet; with `local_every`, where emergency copies would go.
+        local_every: not supported yet.
+
+    Raises:
+        ValueError: `keep` below 1, or one of the two local options without the other.
+        NotImplementedError: both local options.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep: int = 2,
+        local_directory: str | None = None,
+        local_every: int | None = None,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep={keep} must be at least 1, or a stopped run has nothing to resume from")
+        if (local_directory is None) != (local_every is None):
+            raise ValueError(
+                f"local_directory={local_directory!r} and local_every={local_every!r} go together; give both or neither"
+            )
+        if local_directory is not None:
+            raise NotImplementedError(
+                f"local_directory={local_directory!r}: emergency checkpoints on local disks are not built yet; "
+                "leave local_directory and local_every out"
+            )
+        self.directory = _absolute(os.fspath(directory))
+        self.keep = keep
+        self._manager: ocp.CheckpointManager | None = None
+        self._pending: int | None = None
+        self._ranks: dict[int, float | None] = {}
+
+    @property
+    def latest(self) -> int | None:
+        """The newest complete step, or None."""
+        return max(self.steps(), default=None)
+
+    def path(self, step: int) -> str:
+        """Where the checkpoint of `step` lies, or will lie."""
+        return f"{self.directory}/{step}"
+
+    def steps(self) -> tuple[int, ...]:
+        """The complete steps in rising order. An incomplete folder with a step's name is named in a warning."""
+        complete, torn = _scan(self.directory)
+        for step in torn:
+            warnings.warn(f"{self.path(step)} is no complete checkpoint; it is passed over", stacklevel=2)
+        return complete
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        saved: bytes | None,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        share: DataPartition | None = None,
+        higher_is_better: bool = False,
+    ) -> None:
+        """Schedule the write of `step`; returns once the arrays may be reused.
+
+        Args:
+            step: the attempted clock.
+            state: what is stored; fields that are None are left out.
+            saved: the position of the last consumed batch, or None for data without one.
+            metrics: of a validation pass at this step. The best checkpoint follows the first of them.
+            share: what the position's reader read; required with a position.
+            higher_is_better: how the first metric is compared.
+
+        Raises:
+            ValueError: a position without its share.
+            CheckpointError: an earlier write failed, this one could not start, or the step is already there or lies
+                below the latest.
+        """
+        if (saved is None) != (share is None):
+            raise ValueError(
+                "a data position is saved together with the share its reader read; give both or neither"
+            )
+        import orbax.checkpoint as ocp
+
+        self._raise_failure()
+        rank = _ranked(metrics, higher_is_better)
+        record = {"positions": packed_position(saved, share), "metrics": dict(metrics or {}), "rank": rank}
+        manager = self._open()
+        items = ocp.args.Composite(
+            state=ocp.args.PyTreeSave(_fields(state)),
+            record=ocp.args.JsonSave(record),
+        )
+        try:
+            done = manager.save(step, args=items)
+        except Exception as error:
+            raise CheckpointError(
+                f"checkpoint {step} could not be written to {self.directory}: {error}"
+            ) from error
+        if not done:
+            raise CheckpointError(
+                f"checkpoint {step} was not written: {self.directory} already holds step {manager.latest_step()}; "
+                "resume from it, or give the run a directory of its own"
+            )
+        self._ranks[step] = rank
+        self._pending = step
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is under way."""
+        return self._manager is not None and self._manager.is_saving_in_progress()
+
+    def wait(self) -> None:
+        """Wait for the pending write.
+
+        Raises:
+            CheckpointError: it failed.
+        """
+        if self._manager is None:
+            return
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._failure(error) from error
+        self._pending = None
+
+    def restore(
+        self, template: Any = None, step: int | None = None, *, share: DataPartition | None = None
+    ) -> tuple[Any, bytes | None]:
+        """Read a checkpoint and the data position for the reader of `share`.
+
+        Args:
+            template: a `TrainState`, or a mapping of some of its fields, of arrays or `jax.ShapeDtypeStruct`s with
+                shardings; structure, dtypes, shapes and placement are the template's. None returns the stored fields
+                as plain dicts and lists of host-placed arrays.
+            step: default the latest complete one.
+            share: the reader whose position is wanted; None asks for none.
+
+        Raises:
+            FileNotFoundError: there is no such complete checkpoint.
+            ValueError: tree, shapes or dtypes differ from the template's (the first five differences are listed), or
+                the position was saved by readers of other shares.
+        """
+        step = self._existing(step)
+        record = self.record(step)
+        if template is None:
+            state = self._read(step, None)
+        elif isinstance(template, TrainState):
+            refuse_differences(differences(_fields(template), self.stored(step)), self.path(step))
+            state = template.replace(**self._read(step, _fields(template)))
+        else:
+            stored = self.stored(step)
+            refuse_differences(
+                differences(template, {name: stored.get(name) for name in template}), self.path(step)
+            )
+            state = self._read(step, template)
+        position = None if share is None else position_for(record["positions"], share, self.path(step))
+        return state, position
+
+    def stored(self, step: int | None = None) -> dict[str, Any]:
+        """Shape and dtype of every stored leaf, nested by field, without reading any."""
+        metadata: Any = self._open().item_metadata(self._existing(step))[STATE]
+        return dict(metadata.tree)
+
+    def record(self, step: int | None = None) -> dict[str, Any]:
+        """What is stored beside the state: `positions` and the `metrics` of the step."""
+        import orbax.checkpoint as ocp
+
+        step = self._existing(step)
+        return dict(
+            self._open().restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))[RECORD]
+        )
+
+    def _read(self, step: int, template: Any) -> Any:
+        import orbax.checkpoint as ocp
+
+        if template is None:
+            arguments = ocp.args.PyTreeRestore()
+        else:
+            arguments = ocp.args.PyTreeRestore(
+                item=template,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(template),
+                partial_restore=True,
+            )
+        return self._open().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
+
+    def _existing(self, step: int | None) -> int:
+        complete, torn = _scan(self.directory)
+        if step is None and complete:
+            return complete[-1]
+        if step in complete:
+            return step
+        which = "checkpoint" if step is None else f"checkpoint {step}"
+        have = f"complete: {', '.join(map(str, complete)) or 'none'}"
+        broken = f"; incomplete: {', '.join(map(str, torn))}" if torn else ""
+        raise FileNotFoundError(f"{self.directory} has no complete {which} ({have}{broken})")
+
+    def _open(self) -> ocp.CheckpointManager:
+        if self._manager is None:
+            import orbax.checkpoint as ocp
+
+            _set_aside(self.directory)
+            options = ocp.CheckpointManagerOptions(
+                preservation_policy=LatestAndBest(self.keep, self._ranks),
+                create=True,
+                cleanup_tmp_directories=True,
+            )
+            handlers = {STATE: ocp.PyTreeCheckpointHandler(), RECORD: ocp.JsonCheckpointHandler()}
+            self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
+            self._ranks.update({step: self.record(step)["rank"] for step in _scan(self.directory)[0]})
+        return self._manager
+
+    def _raise_failure(self) -> None:
+        if self._manager is not None:
+            try:
+                self._manager.check_for_errors()
+            except Exception as error:
+                raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> CheckpointError:
+        step, self._pending = self._pending, None
+        return CheckpointError(f"checkpoint {step} could not be written to {self.directory}: {error}")
+
+
+def _fields(state: TrainState) -> dict[str, Any]:
+    held = {name: getattr(state, name) for name in state.__dataclass_fields__}
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def _ranked(metrics: Mapping[str, float] | None, higher_is_better: bool) -> float | None:
+    """The first metric, so signed that more is better; None without metrics or where it is not a finite number."""
+    first = next(iter((metrics or {}).values()), math.nan)
+    if not math.isfinite(first):
+        return None
+    return float(first if higher_is_better else -first)
+
+
+def _absolute(directory: str) -> str:
+    return directory.rstrip("/") if "://" in directory else os.path.abspath(os.path.expanduser(directory))
+
+
+def _scan(directory: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Complete and incomplete steps, each in rising order."""
+    from etils import epath
+
+    root = epath.Path(directory)
+    if not root.exists():
+        return (), ()
+    steps = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit())
+    complete = tuple(step for step in steps if _is_complete(root / str(step)))
+    return complete, tuple(step for step in steps if step not in complete)
+
+
+def _is_complete(folder: Any) -> bool:
+    return all((folder / name).exists() for name in (MARKER, f"{STATE}/{MARKER}", f"{RECORD}/{MARKER}"))
+
+
+def _set_aside(directory: str) -> None:
+    """Rename incomplete step folders: Orbax would count them as steps and refuse to write below them."""
+    from etils import epath
+
+    _, torn = _scan(directory)
+    for step in torn if jax.process_index() == 0 else ():
+        source = epath.Path(directory) / str(step)
+        target = epath.Path(directory) / f"incomplete-{step}"
+        while target.exists():
+            target = target.with_name(target.name + "-")
+        source.rename(target)
+        warnings.warn(f"{source} was no complete checkpoint; it now lies at {target}", stacklevel=3)

@@ -1,0 +1,254 @@
+"""The fit loop: batches through the compiled step, with what is due after each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from dew.data.dataset import DataPartition, Dataset
+from dew.objectives.base import Batch, Metric, Objective
+from dew.training import preemption
+from dew.training.cleanup import Cleanup
+from dew.training.compiled import CompiledStep
+from dew.training.distributed import maximum_across_processes, shard_batch
+from dew.training.evaluation import Evaluator
+from dew.training.microbatch import attempt_step
+from dew.training.prefetch import DevicePrefetchIterator
+from dew.training.profile import Profiler
+from dew.training.rate import CountedSource, Meter
+from dew.training.rejections import Rejections
+from dew.training.reports import GuardedTracker
+from dew.training.saving import Saver
+from dew.training.state import TrainState
+from dew.training.step import StepResult
+
+if TYPE_CHECKING:
+    from dew.training.trainer import Trainer
+
+AGREE_EVERY = 16
+"""Steps between the processes' agreements on whether one of them was asked to stop."""
+
+ROLLOUT_STREAM = 0xFFFFFFFC
+"""Folded into the root key for rollouts; attempts count up from 0 and never reach it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPlan:
+    """What one call of `fit` does, and how often; see `Trainer.fit`."""
+
+    steps: int
+    log_every: int
+    eval_every: int | None
+    checkpoint_every: int | None
+    metrics: tuple[Metric[Any], ...]
+    preview: bool
+
+    def check(self, objective: Objective[Any, Any], data: Dataset) -> None:
+        """Refuse a plan that contradicts itself or the data.
+
+        Raises:
+            ValueError: a cadence below 1, metrics or previews without evaluation, evaluation without validation
+                data, or a metric that cannot read the objective's artifact.
+        """
+        for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if self.eval_every is None and (self.metrics or self.preview):
+            what = f"metrics={[metric.name for metric in self.metrics]}" if self.metrics else "preview=True"
+            raise ValueError(f"{what} needs validation passes; set eval_every")
+        if self.eval_every is not None and data.val is None:
+            raise ValueError(
+                f"eval_every={self.eval_every}, and the dataset has no validation data; leave it None"
+            )
+        for metric in self.metrics:
+            artifact = objective.artifact
+            if artifact is not None and not (issubclass(artifact, metric.reads) or artifact is tuple):
+                raise ValueError(
+                    f"metric {metric.name!r} reads {metric.reads.__name__}, and {type(objective).__name__} evaluates "
+                    f"to {artifact.__name__}; choose a metric for that artifact"
+                )
+
+
+def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition) -> TrainState:
+    """Place or restore the state and train it to `plan.steps`; see `Trainer.fit`."""
+    state, _, position = trainer.place()
+    if int(state.step) >= plan.steps:
+        return state
+    loop = _Loop(trainer, data, plan, share, state)
+    loop.tracker.started(step=loop.step, total_steps=plan.steps, unit=trainer.objective.unit)
+    try:
+        with Cleanup() as cleanup:
+            loop.open(position, cleanup)
+            while loop.step < plan.steps:
+                loop.advance()
+                loop.log_if_due()
+                loop.evaluate_if_due()
+                loop.save_if_due()
+                loop.stop_if_asked()
+            loop.close()
+    except BaseException as error:
+        stopped = isinstance(error, (preemption.Preempted, KeyboardInterrupt))
+        loop.tracker.finished("interrupted" if stopped else "failed", step=loop.step)
+        raise
+    loop.tracker.finished("completed", step=loop.step)
+    return loop.state
+
+
+class _Loop:
+    """The moving parts of one call of `fit`, each event of a step a method."""
+
+    def __init__(
+        self, trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition, state: TrainState
+    ) -> None:
+        self.state = state
+        self.step = int(state.step)
+        self.tracker = GuardedTracker(trainer.tracker)
+        self._trainer = trainer
+        self._data = data
+        self._plan = plan
+        self._share = share
+        self._meter = Meter()
+        self._profiler = Profiler(trainer.profile)
+        self._rejections = Rejections(dynamic_scale=trainer.dynamic_scale)
+        self._evaluator = Evaluator(trainer.objective, plan.metrics, trainer.mesh)
+        self._saver = Saver(trainer.checkpoints, self.tracker, share, plan.metrics)
+        self._compiled: CompiledStep | None = None
+        self._result: StepResult | None = None
+
+    def open(self, position: bytes | None, cleanup: Cleanup) -> None:
+        """Open the training data at `position` and register what must be closed."""
+        cleanup.add("waiting for the pending checkpoint", self._saver.wait)
+        source = self._data.train(self._share)
+        if self._plan.checkpoint_every is not None and self._saver.keeps and not hasattr(source, "get_state"):
+            getattr(source, "close", lambda: None)()
+            raise ValueError(
+                f"checkpoint_every={self._plan.checkpoint_every}, and the training data reports no read position; "
+                "leave checkpoint_every None for such a stream"
+            )
+        objective, shares = self._trainer.objective, self._share.count
+        self._source = CountedSource(source, lambda batch: shares * objective.count_units(batch))
+        self._batches = DevicePrefetchIterator(self._source, self._trainer.mesh, source_state=position)
+        cleanup.add("closing the training data", self._batches.close)
+        cleanup.add("writing the profile", self._profiler.stop)
+        if self.step and position is None:
+            raise ValueError(
+                f"step {self.step} was saved without a data position, so its data cannot be continued; "
+                "start a new run, or train on data that reports its position"
+            )
+
+    def advance(self) -> None:
+        """Consume one batch."""
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise RuntimeError(
+                f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train for fewer "
+                "steps"
+            ) from None
+        if self._trainer.rollout is not None:
+            batch = self._rolled_out(batch)
+        if self._compiled is None:
+            self._compiled = self._trainer.compile(self.state, batch)
+        self._profiler.before_step()
+        self._result = self._compiled(self.state, batch)
+        self.state = self._result.state
+        self.step += 1
+        self._meter.add(self._source.counts.popleft())
+        self._profiler.after_step(self._result.loss)
+        self._rejections.watch(self.step, self._result.accepted)
+        self._saver.announce()
+        if not self._meter.running:
+            jax.block_until_ready(self._result.loss)
+            self._meter.start()
+
+    def log_if_due(self) -> None:
+        """Report the most recent step and the rate since the last report."""
+        if self.step % self._plan.log_every and self.step != self._plan.steps:
+            return
+        assert self._result is not None
+        self.tracker.log(self._values(self._result), step=self.step)
+
+    def evaluate_if_due(self) -> None:
+        """Score the validation data, except at the end: there the training data is closed first."""
+        every = self._plan.eval_every
+        if every is not None and self.step % every == 0 and self.step != self._plan.steps:
+            self._evaluate()
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint, except at the end, where one is written after the final evaluation."""
+        every = self._plan.checkpoint_every
+        if every is not None and self.step % every == 0 and self.step != self._plan.steps:
+            self._save()
+
+    def stop_if_asked(self) -> None:
+        """Save and stop where a signal asked for it.
+
+        Raises:
+            Preempted: always, once the checkpoint is durable.
+        """
+        asked = preemption.requested() or 0
+        if jax.process_count() > 1:
+            asked = maximum_across_processes(asked) if self.step % AGREE_EVERY == 0 else 0
+        if not asked or self.step == self._plan.steps:
+            return
+        self._save()
+        self._saver.wait()
+        raise preemption.Preempted(asked, self.step, saved=self._saver.keeps)
+
+    def close(self) -> None:
+        """Close the training data, evaluate and save the final state."""
+        self._rejections.drain()
+        self._profiler.stop()
+        position = self._batches.source_state
+        self._batches.close()
+        if self._plan.eval_every is not None:
+            self._evaluate()
+        self._saver.save(self.step, self.state, position)
+        self._saver.wait()
+
+    def _values(self, result: StepResult) -> dict[str, float]:
+        clocks = (result.state.step, result.state.microstep)
+        scale = None if result.state.scale is None else result.state.scale.value
+        fetched = jax.device_get((result.loss, result.loss_finite, dict(result.metrics), clocks, scale))
+        loss, finite, metrics, (attempted, accepted), factor = fetched
+        values = {f"train/{name}": float(value) for name, value in metrics.items()}
+        if loss == loss or not finite:  # NaN with finite statistics: nothing had support, so there is no loss
+            values["train/loss"] = float(loss)
+        if attempted > accepted and not self._trainer.custom:
+            values["train/rejected"] = float(attempted - accepted)
+        if factor is not None:
+            values["train/loss_scale"] = float(factor)
+        rate = self._meter.reading()
+        if rate is not None:
+            values[f"train/{self._trainer.objective.unit}_per_second"] = rate
+        return values
+
+    def _evaluate(self) -> None:
+        opener = self._data.val
+        assert opener is not None
+        with self._meter.paused(), Cleanup() as cleanup:
+            source = opener(self._share)
+            cleanup.add("closing the validation data", getattr(source, "close", lambda: None))
+            values, batch, scored = self._evaluator.scores(self.state, source)
+            self._saver.note(self.step, values)
+            self.tracker.evaluated(
+                {f"validation/{name}": value for name, value in values.items()}, step=self.step
+            )
+            if self._plan.preview:
+                shown = self._evaluator.preview(self.state, batch, scored)
+                if shown is not None:
+                    self.tracker.preview(shown, step=self.step)
+
+    def _save(self) -> None:
+        with self._meter.paused():
+            self._saver.save(self.step, self.state, self._batches.source_state)
+
+    def _rolled_out(self, batch: Batch) -> Batch:
+        rollout = self._trainer.rollout
+        assert rollout is not None
+        step = attempt_step(self.state)
+        key = jax.random.fold_in(jax.random.fold_in(self.state.key, ROLLOUT_STREAM), self.state.step)
+        return shard_batch(rollout(self.state.params, batch, step.replace(key=key)), self._trainer.mesh)

@@ -1,0 +1,226 @@
+"""`Trainer`: how an objective is optimized. It owns the mesh, the compiled step, averages and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from dew.data.dataset import Dataset
+from dew.objectives.base import Batch, Metric, Objective, Step, Variables
+from dew.telemetry.config import ProfileWindow
+from dew.telemetry.tracker import Tracker
+from dew.training.checkpoints import Checkpoints
+from dew.training.compiled import CompiledStep
+from dew.training.config import Layout, MeshSpec
+from dew.training.fit import FitPlan, run_fit
+from dew.training.layout import unboxed
+from dew.training.mesh import build_mesh, data_partition
+from dew.training.placement import accumulation_shardings, create_state, described, state_shardings
+from dew.training.state import TrainState
+from dew.training.step import StepFactory, custom_step, window_step
+from dew.training.window import choose_window
+
+
+class Rollout(Protocol):
+    """Makes the arrays a step trains on, on the host, once for each consumed batch."""
+
+    def __call__(self, params: Variables, batch: Batch, step: Step) -> Batch:
+        """Training arrays from the live variables and the dataset's batch."""
+        ...
+
+
+class Trainer:
+    """Trains one objective with one optimizer.
+
+    Args:
+        objective: what is learned.
+        optimizer: an Optax transformation over the `params` collection.
+        key: typed key; seeds initialisation and every draw of the run.
+        mesh: how the devices are split.
+        layout: how arrays lie on them.
+        accumulation: accepted microbatches to one optimizer update.
+        dynamic_scale: scale the loss for half-precision gradients, and keep the scale's history in the state.
+        checkpoints: where the run is saved and resumed from; borrowed.
+        tracker: what hears of the run; borrowed.
+        step: a factory `(objective, optimizer) -> body` with `body(state, batch) -> (state, loss, aux)`. The body
+            owns every clock but `state.step`, and reads `state.window_size` and `state.scale` for itself.
+        rollout: makes the training arrays from each batch.
+        profile: the steps to trace.
+
+    Raises:
+        TypeError: `key` is no typed scalar key.
+        ValueError: `accumulation` below 1.
+        NotImplementedError: a mesh with pipeline stages or a sequence axis, or a layout with host memory.
+    """
+
+    def __init__(
+        self,
+        objective: Objective[Any, Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        key: jax.Array,
+        mesh: MeshSpec = MeshSpec(),  # noqa: B008 - frozen
+        layout: Layout = Layout(),  # noqa: B008 - frozen
+        accumulation: int = 1,
+        dynamic_scale: bool = False,
+        checkpoints: Checkpoints | None = None,
+        tracker: Tracker | None = None,
+        step: StepFactory | None = None,
+        rollout: Rollout | None = None,
+        profile: ProfileWindow | None = None,
+    ) -> None:
+        if not (
+            isinstance(key, jax.Array)
+            and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+            and not key.shape
+        ):
+            raise TypeError(f"key={key!r} must be one typed key; make it with jax.random.key(seed)")
+        if accumulation < 1:
+            raise ValueError(f"accumulation={accumulation} must be at least 1")
+        _refuse_unbuilt(mesh, layout)
+        self.objective = objective
+        self.optimizer = optimizer
+        self.key = key
+        self.mesh_spec = mesh
+        self.layout = layout
+        self.accumulation = accumulation
+        self.dynamic_scale = dynamic_scale
+        self.checkpoints = checkpoints
+        self.tracker = tracker
+        self.rollout = rollout
+        self.profile = profile
+        self._step = step
+
+    @property
+    def custom(self) -> bool:
+        """Whether a step factory owns the accepted and committed clocks."""
+        return self._step is not None
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The mesh over every device JAX sees."""
+        return build_mesh(self.mesh_spec)
+
+    def initial_state(self) -> TrainState:
+        """The state before the first attempt, on the default device, not placed."""
+        boxed = self._create(self.objective.initializer, self.key)
+        return boxed.replace(params=unboxed(boxed.params))
+
+    def place(self) -> tuple[TrainState, TrainState, bytes | None]:
+        """The placed state, its shardings, and the data position to continue from.
+
+        The latest checkpoint is restored into place where there is one; otherwise the state is initialised under
+        jit, directly into its shardings, and the position is None.
+
+        Raises:
+            ValueError: the layout leaves too much replicated, or the checkpoint does not fit this run.
+        """
+        boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
+        shardings = state_shardings(boxed, self.mesh, self.layout)
+        abstract = boxed.replace(params=unboxed(boxed.params))
+        self.layout.check(abstract.params["params"], shardings.params["params"], self.mesh)
+        if self.checkpoints is not None and self.checkpoints.latest is not None:
+            state, position = self._restored(self.checkpoints, abstract, shardings)
+            return state, shardings, position
+        create = jax.jit(self._create_unboxed, out_shardings=shardings)
+        with jax.set_mesh(self.mesh):
+            return create(self.objective.initializer, self.key), shardings, None
+
+    def compile(self, state: TrainState, batch: Batch) -> CompiledStep:
+        """The step for states and batches like these: `compiled(state, batch)` returns a `StepResult`.
+
+        Nothing is donated, since retained microbatches and pending checkpoints may own the buffers.
+        """
+        if self._step is not None:
+            body = self._step(self.objective, self.optimizer)
+            return CompiledStep(custom_step(body), None, state, batch, self.mesh)
+        with jax.set_mesh(self.mesh):
+            window = choose_window(self.objective, self.accumulation, state, batch)
+            step = window_step(self.objective, self.optimizer, window, self.accumulation)
+            held = None if self.accumulation == 1 else window
+            return CompiledStep(step, held, state, batch, self.mesh)
+
+    def fit(
+        self,
+        data: Dataset,
+        *,
+        steps: int,
+        log_every: int = 100,
+        eval_every: int | None = None,
+        checkpoint_every: int | None = None,
+        metrics: Sequence[Metric[Any]] = (),
+        preview: bool = False,
+    ) -> TrainState:
+        """Train until `steps` attempts are completed, those of a restored checkpoint included.
+
+        Args:
+            data: iterators it opens are owned and closed here.
+            steps: the final attempted step. A run that is already there does no work.
+            log_every: attempts between training log ticks.
+            eval_every: attempts between validation passes, with one more at the end; None never validates.
+            checkpoint_every: attempts between checkpoints; with `checkpoints` one is written at the end as well.
+            metrics: reduce the validation artifacts; the best checkpoint follows the first.
+            preview: draw the objective's display artifacts at each validation.
+
+        Raises:
+            ValueError: options that contradict each other or the data; raised before any work.
+            Preempted: a signal asked for a stop, and the run has saved.
+            RejectedSteps: twenty attempts in a row were not finite.
+        """
+        plan = FitPlan(
+            steps=steps,
+            log_every=log_every,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
+            metrics=tuple(metrics),
+            preview=preview,
+        )
+        plan.check(self.objective, data)
+        return run_fit(self, data, plan, data_partition(self.mesh))
+
+    def _create(self, initializer: Any, key: jax.Array) -> TrainState:
+        return create_state(
+            initializer,
+            key,
+            self.optimizer,
+            ema=self.objective.ema,
+            dynamic_scale=self.dynamic_scale,
+            window_size=self.accumulation,
+        )
+
+    def _create_unboxed(self, initializer: Any, key: jax.Array) -> TrainState:
+        boxed = self._create(initializer, key)
+        return boxed.replace(params=unboxed(boxed.params))
+
+    def _restored(
+        self, checkpoints: Checkpoints, abstract: TrainState, shardings: TrainState
+    ) -> tuple[TrainState, bytes | None]:
+        step = checkpoints.latest
+        partial: Any = checkpoints.stored(step).get("accumulation")
+        if partial is not None:
+            abstract = abstract.replace(accumulation=partial)
+            shardings = shardings.replace(accumulation=accumulation_shardings(partial, shardings, self.mesh))
+        template = described(abstract, shardings)
+        state, position = checkpoints.restore(template, step, share=data_partition(self.mesh))
+        if int(state.window_size) != self.accumulation and self._step is None:
+            raise ValueError(
+                f"accumulation={self.accumulation}, and {checkpoints.path(step or 0)} was written with "
+                f"accumulation={int(state.window_size)}; resume with that"
+            )
+        return state, position
+
+
+def _refuse_unbuilt(mesh: MeshSpec, layout: Layout) -> None:
+    for name in ("stage", "sequence"):
+        size = getattr(mesh, name)
+        if size > 1:
+            raise NotImplementedError(f"mesh.{name}={size}: this axis is not built yet; use 1")
+    if layout.host:
+        raise NotImplementedError(
+            f"layout.host={layout.host!r}: host memory is not built yet; leave it empty"
+        )

@@ -1,0 +1,142 @@
+"""The accumulation window: `K` accepted microbatches make one update, whatever their masses.
+
+With a shared mean the loss of a window is `sum(total) / sum(mass)` and, mass being free of the parameters, its
+gradient is `sum(grad total) / sum(mass)`: gradients of totals are added in working precision and divided once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from dew.objectives.base import Batch, Mean, Objective, mean_loss
+from dew.training.microbatch import (
+    Attempt,
+    added,
+    attempt_step,
+    loss_factor,
+    observe,
+    pack,
+    shares_a_mean,
+    split,
+    unpack,
+    wide_scalar,
+)
+from dew.training.replay import ReplayWindow
+from dew.training.state import Accumulation, TrainState
+from dew.training.widths import all_finite, like, widened
+
+
+class Window(Protocol):
+    """How the microbatches of one update come together. Both methods are traced."""
+
+    def empty(self, state: TrainState, batch: Batch) -> Accumulation | None:
+        """The accumulation of a window without microbatches."""
+        ...
+
+    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
+        """Add `batch` to the window of `state`."""
+        ...
+
+
+def choose_window(objective: Objective[Any, Any], size: int, state: TrainState, batch: Batch) -> Window:
+    """The window for this objective's statistics, found by tracing its loss once."""
+    if size == 1:
+        return SingleWindow(objective)
+    params, rest = split(state.params)
+    stats, aux = jax.eval_shape(
+        lambda p, r, b: observe(objective, p, r, b, attempt_step(state)), params, rest, batch
+    )
+    if shares_a_mean(objective, stats):
+        return MeanWindow(objective, aux.effects)
+    return ReplayWindow(objective, size, stats, aux.effects)
+
+
+class SingleWindow:
+    """A window of one microbatch: the reduced loss is differentiated directly and nothing is kept."""
+
+    def __init__(self, objective: Objective[Any, Any]) -> None:
+        self._objective = objective
+
+    def empty(self, state: TrainState, batch: Batch) -> Accumulation | None:
+        return None
+
+    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
+        params, rest = split(state.params)
+        step = attempt_step(state)
+        factor = loss_factor(state.scale)
+
+        def scaled(params: Any) -> tuple[jax.Array, Any]:
+            stats, aux = observe(self._objective, params, rest, batch, step)
+            value, active = self._objective.reduce_loss(stats)
+            wide = wide_scalar(value)
+            return wide * factor, (wide, jnp.asarray(active), all_finite(stats), aux)
+
+        gradient, (value, active, finite, aux) = jax.grad(scaled, has_aux=True)(params)
+        if state.scale is not None:
+            gradient = like(jax.tree.map(lambda leaf: leaf / factor, widened(gradient)), gradient)
+        return Attempt(
+            value=value,
+            active=active,
+            finite=finite & jnp.isfinite(value),
+            finite_loss=jnp.isfinite(value),
+            aux=aux,
+            gradient=lambda: gradient,
+            effects=aux.effects,
+            accumulation=None,
+        )
+
+
+class MeanWindow:
+    """Gradients of totals and the totals themselves, added over the window and divided by the summed mass."""
+
+    def __init__(self, objective: Objective[Any, Any], effects: Any) -> None:
+        self._objective = objective
+        self._effects = effects
+
+    def empty(self, state: TrainState, batch: Batch) -> Accumulation:
+        params, _ = split(state.params)
+        zeros = jax.tree.map(jnp.zeros_like, widened(jax.tree.map(jnp.zeros_like, params)))
+        scalar = wide_scalar(0.0)
+        effects = widened(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._effects))
+        return {"gradient": zeros, "total": scalar, "mass": scalar, "effects": pack(effects)}
+
+    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
+        held = state.accumulation
+        assert held is not None, "a window above one microbatch starts from its empty accumulation"
+        params, rest = split(state.params)
+        step = attempt_step(state)
+
+        def total_of(params: Any) -> tuple[jax.Array, Any]:
+            stats, aux = observe(self._objective, params, rest, batch, step)
+            return wide_scalar(stats.total), (jax.lax.stop_gradient(wide_scalar(stats.mass)), aux)
+
+        total, pull, (mass, aux) = jax.vjp(total_of, params, has_aux=True)
+        # Half precision differentiates the scaled mean, whose range the scale is tuned to, and restores the sum.
+        unit = jnp.where(mass > 0, mass, 1) if state.scale is not None else jnp.ones_like(mass)
+        factor = jnp.asarray(loss_factor(state.scale), total.dtype)
+        (pulled,) = pull((factor / unit).astype(total.dtype))
+        gradient = widened(pulled)
+        if state.scale is not None:
+            gradient = jax.tree.map(lambda leaf: leaf * (unit / factor), gradient)
+        summed: Accumulation = {
+            "gradient": added(held["gradient"], gradient),
+            "total": held["total"] + total,
+            "mass": held["mass"] + mass,
+            "effects": added(held["effects"], pack(aux.effects)),
+        }
+        value, active = mean_loss(Mean(summed["total"], summed["mass"]))
+        return Attempt(
+            value=value,
+            active=active,
+            finite=all_finite((gradient, total, mass)),
+            finite_loss=jnp.isfinite(value),
+            aux=aux,
+            gradient=lambda: like(
+                jax.tree.map(lambda leaf: leaf / summed["mass"], summed["gradient"]), params
+            ),
+            effects=unpack(summed["effects"], aux.effects),
+            accumulation=summed,
+        )
