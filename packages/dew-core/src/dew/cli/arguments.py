@@ -17,6 +17,8 @@ from dew.cli.slots import NONE, Slot, choose, fields_of, slots
 from dew.config.arguments import JsonArgument, constructor
 
 RESUME = "--resume"
+LENGTHS = ("steps", "epochs")
+"""Fields of the trainer of which one is set; giving one on the command line unsets the preset's other."""
 
 
 def parse(name: str, cls: type[Any], words: list[str]) -> Any:
@@ -32,7 +34,7 @@ def parse(name: str, cls: type[Any], words: list[str]) -> Any:
         SystemExit: tyro printed help (0) or refused an option (2).
     """
     run, words = taken(words)
-    start = cls.preset() if run is None else recorded(cls, run)
+    start = with_one_length(cls.preset() if run is None else recorded(cls, run), words)
     found = list(slots(cls, start))
     chosen, rest = choose(found, words)
     narrow_cls, narrow_start = narrowed(cls, start, chosen)
@@ -71,6 +73,17 @@ def recorded(cls: type[Any], run: str) -> Any:
     place = directory.absolute()
     trainer = dataclasses.replace(config.trainer, name=place.name, checkpoint_dir=str(place.parent))
     return dataclasses.replace(config, trainer=trainer)
+
+
+def with_one_length(start: Any, words: list[str]) -> Any:
+    """`start` without its own length where the words set the other one."""
+    given = {
+        length for length in LENGTHS if any(word.partition("=")[0] == f"--trainer.{length}" for word in words)
+    }
+    if len(given) != 1:
+        return start
+    unset = {length: None for length in LENGTHS if length not in given}
+    return dataclasses.replace(start, trainer=dataclasses.replace(start.trainer, **unset))
 
 
 def narrowed(
@@ -128,13 +141,15 @@ def filled(cls: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def readable(hint: Any) -> Any:
-    """`hint` with a configuration's own marker turned into what tyro reads."""
+    """`hint` with a configuration's own marker turned into what tyro reads.
+
+    The marker says all that tyro needs: the type itself may be recursive, as JSON is, which tyro cannot walk.
+    """
     if typing.get_origin(hint) is not Annotated:
         return hint
-    inner, *extras = typing.get_args(hint)
-    for extra in extras:
+    for extra in typing.get_args(hint)[1:]:
         if isinstance(extra, JsonArgument):
-            return Annotated[inner, constructor(extra)]
+            return Annotated[Any, constructor(extra)]
     return hint
 
 
@@ -159,7 +174,7 @@ def description(name: str, cls: type[Any], found: list[Slot]) -> str:
     rows = [(f"{RESUME} RUN", "Go on with the run in this folder; options given here come on top.")]
     for slot in found:
         shown = sorted(choice for choice in slot.arms if choice != NONE or slot.default is not None)
-        rows += [(f"{slot.path}:{choice}", slot.summary(choice)) for choice in shown]
+        rows += [(f"{slot.path}:{choice}", slot.summaries[choice]) for choice in shown]
     rows += [(f"--model.architecture {part.name}", part.summary) for part in of_kind("model")]
     heading = "choices, before or after the options they bring (CHOICE --help shows those):"
     return f"{text}\n\n{heading}\n{table(rows)}"

@@ -33,21 +33,15 @@ class Slot:
         path: the dotted name of the field.
         kind: the kind of component that stands here, or empty.
         arms: what can stand here, by the name that chooses it; None for an empty slot.
+        summaries: one line on each of them.
         default: what stands here unless another is chosen.
     """
 
     path: str
     kind: str
     arms: Mapping[str, type | None]
+    summaries: Mapping[str, str]
     default: object
-
-    def summary(self, name: str) -> str:
-        """One line on a choice."""
-        if name == NONE:
-            return "Leave it out."
-        if self.kind:
-            return registry_of(self.kind).component(name).summary
-        return (getattr(self.arms[name], "__doc__", None) or "").strip().partition("\n")[0]
 
 
 def spelled(name: str) -> str:
@@ -74,11 +68,11 @@ def arms_of(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def registered(base: type) -> tuple[str, dict[str, type]]:
-    """The kind whose components derive from `base`, and those of them that can be imported."""
+def registered(base: type) -> tuple[str, dict[str, tuple[type, str]]]:
+    """The kind whose components derive from `base`; the class and the summary of those that can be imported."""
     for kind in REGISTERED:
         registry = registry_of(kind)
-        found: dict[str, type] = {}
+        found: dict[str, tuple[type, str]] = {}
         for name in registry.names():
             try:
                 cls = registry.config(name)
@@ -87,7 +81,7 @@ def registered(base: type) -> tuple[str, dict[str, type]]:
             ):  # a broken plugin: choosing it by name raises its error, the others stay available
                 continue
             if issubclass(cls, base):
-                found[spelled(name)] = cls
+                found[spelled(name)] = (cls, registry.component(name).summary)
         if found:
             return kind, found
     return "", {}
@@ -97,21 +91,31 @@ def slot_of(path: str, hint: Any, default: object) -> Slot | None:
     """The slot a field is, or None for a plain field."""
     arms = arms_of(hint)
     records = [arm for arm in arms if isinstance(arm, type) and dataclasses.is_dataclass(arm)]
-    if not records:
-        return None
-    choices: dict[str, type | None] = {}
+    optional = type(None) in arms
+    found: dict[str, tuple[type | None, str]] = {}
     kinds: set[str] = set()
     for record in records:
-        kind, found = registered(record)
+        kind, members = registered(record)
         kinds.add(kind)
-        choices |= found or {spelled_class(record): record}
-    if len(choices) == 1 and type(None) not in arms and "" in kinds:
+        found |= members or {spelled_class(record): (record, first_line(record))}
+    if not records or (len(found) == 1 and not optional and kinds == {""}):
         return None
-    if type(None) in arms:
-        choices[NONE] = None
-    if default is not None and type(default) not in choices.values():
-        choices[spelled_class(type(default))] = type(default)
-    return Slot(path, kinds.pop() if len(kinds) == 1 else "", choices, default)
+    if optional:
+        found[NONE] = (None, "Leave it out.")
+    if default is not None and type(default) not in (each for each, _ in found.values()):
+        found[spelled_class(type(default))] = (type(default), first_line(type(default)))
+    return Slot(
+        path,
+        kinds.pop() if len(kinds) == 1 else "",
+        {name: record for name, (record, _) in found.items()},
+        {name: summary for name, (_, summary) in found.items()},
+        default,
+    )
+
+
+def first_line(record: type) -> str:
+    """The summary line of a record's docstring."""
+    return (record.__doc__ or "").strip().partition("\n")[0]
 
 
 def spelled_class(cls: type) -> str:

@@ -40,7 +40,6 @@ def dew_components() -> Iterator[Component]:
         "token_windows",
         "dew.data.tokens.config:TokenWindows",
         "Windows over ids that were tokenized before.",
-        aliases=("token-windows",),
     )
     yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
     yield Component(
