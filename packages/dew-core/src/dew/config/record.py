@@ -148,7 +148,7 @@ def _decode_literal(choices: tuple[Any, ...], value: Any, path: str) -> Any:
     for choice in choices:
         if choice == value and type(choice) is type(value):
             return choice
-    close = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    close = difflib.get_close_matches(str(value).lower(), [str(choice) for choice in choices], n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise ValueError(f"{path}={value!r} must be one of {', '.join(map(repr, choices))}{hint}")
 

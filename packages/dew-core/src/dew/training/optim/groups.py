@@ -16,9 +16,6 @@ from dew.training.optim.config import ParamGroup
 def path_name(path: tuple[Any, ...]) -> str:
     """The full path of a leaf, `params/...`, whether the tree is the collection or the variables holding
     it."""
-    # A parameter boxed with its partitioning has one attribute key more than its array.
-    if path and isinstance(path[-1], jax.tree_util.GetAttrKey):
-        path = path[:-1]
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     return name if name.startswith("params/") else f"params/{name}"
 
