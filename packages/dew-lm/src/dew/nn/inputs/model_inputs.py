@@ -21,8 +21,8 @@ class ModelInputs:
 
     Attributes:
         tokens: `[B, P]` integer ids; what stands in a padding slot is not read.
-        token_fields: arrays `[B, P, ...]` aligned with the tokens. `attention_mask` marks the slots that hold a
-            real token (nonzero); without it every slot does.
+        token_fields: arrays `[B, P, ...]` aligned with the tokens. `attention_mask` marks the slots that hold
+            a real token (nonzero); without it every slot does.
         conditions: arrays `[B, ...]` that condition a row as a whole.
     """
 

@@ -21,8 +21,8 @@ class StepState:
             drawn yet hold none, so a row reads its own history whatever its neighbours needed.
         step: `[B]`, how many tokens a row has committed.
         active: `[B]`, the rows still generating.
-        keys: `[B]`, one key for each row. The draw of a step folds `step` into it; a transform that draws folds
-            a number of its own in first.
+        keys: `[B]`, one key for each row. The draw of a step folds `step` into it; a transform that draws
+            folds a number of its own in first.
         prompt_width: W.
     """
 

@@ -54,7 +54,9 @@ class Carry:
 def prefill(
     model: nn.Module, params: Variables, tokens: jax.Array, lengths: jax.Array, *, capacity: int
 ) -> tuple[Cache, jax.Array]:
-    """Read the packed prompts `[B, W]`; return the filled cache and the logits `[B, V]` after each last token."""
+    """Read the packed prompts `[B, W]`; return the filled cache and the logits `[B, V]` after each last
+    token.
+    """
     rows, width = tokens.shape
     cache = model.init_cache(rows, capacity)
     slots = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))

@@ -44,7 +44,9 @@ class Prompts:
 
 
 def bucket(count: int, most: int) -> int:
-    """The compiled size that serves `count` slots: doubling from 16 to 512, then steps of 512, at most `most`."""
+    """The compiled size that serves `count` slots: doubling from 16 to 512, then steps of 512, at most
+    `most`.
+    """
     size = SMALLEST
     while size < min(count, DOUBLING):
         size *= 2
@@ -58,8 +60,8 @@ def read_prompts(inputs: ModelInputs | Array, model: Any, budget: int) -> Prompt
 
     Raises:
         TypeError: ids that are no integers.
-        ValueError: a wrong shape, a row without a real token, an id outside the vocabulary, a prompt too long for
-            `budget` more tokens, or fields this decoder does not read.
+        ValueError: a wrong shape, a row without a real token, an id outside the vocabulary, a prompt too long
+            for `budget` more tokens, or fields this decoder does not read.
     """
     tokens, mask = _fields(inputs)
     lengths = np.asarray(mask.sum(axis=1), np.int64)

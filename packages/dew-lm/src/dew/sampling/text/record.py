@@ -1,7 +1,7 @@
 """What a request yields.
 
-Dimensions: B prompts, n continuations of each, P prompt slots, N the budget, R = B * n rows, the continuations
-of a prompt together and the prompts in the order of the request.
+Dimensions: B prompts, n continuations of each, P prompt slots, N the budget, R = B * n rows, the
+continuations of a prompt together and the prompts in the order of the request.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Generation:
         tokens: `[R, P + N]`, the prompt as it was given and the response; `pad_id` stands after a row's end.
         lengths: `[R]` response tokens, the one that ended the row included.
         terminated: `[R]`, whether the row ended by itself; False where a budget cut it off.
-        behavior_log_probs: `[R, N]` float32, under the distribution that drew the token: after the temperature
-            and the filters. Zero after a row's end.
+        behavior_log_probs: `[R, N]` float32, under the distribution that drew the token: after the
+            temperature and the filters. Zero after a row's end.
         raw_log_probs: `[R, N]` float32, under the model's own distribution. Zero after a row's end.
         rows: this process's prompts times n.
         prompt_width: P.

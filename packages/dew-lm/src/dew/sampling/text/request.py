@@ -1,4 +1,6 @@
-"""One request from its arguments to its record: `generate`, and `Decoding` for callers that read on the way."""
+"""One request from its arguments to its record: `generate`, and `Decoding` for callers that read on the
+way.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,19 @@ def generate(
 ) -> Generation:
     """Continue every prompt by at most `max_new_tokens` tokens, `n` times.
 
-    A row's tokens follow from its prompt, its key and the policy alone. Row i draws with `fold_in(key, i)`; its
-    continuation 0 with that key and continuation j with j folded into it, so a larger `n` adds draws and changes
-    none. Sizes are rounded up to buckets before compiling: calls of many lengths share few executables.
+    A row's tokens follow from its prompt, its key and the policy alone. Row i draws with `fold_in(key, i)`;
+    its continuation 0 with that key and continuation j with j folded into it, so a larger `n` adds draws and
+    changes none. Sizes are rounded up to buckets before compiling: calls of many lengths share few
+    executables.
 
     Args:
         model: a causal decoder with `decode`, `init_cache` and `head_weight`.
         params: the complete variables tree.
-        inputs: integer rows `[B, P]`, or `ModelInputs` whose `attention_mask` marks the real tokens of rows of
-            unequal length. Only real tokens count against the model's `max_seq_len`.
+        inputs: integer rows `[B, P]`, or `ModelInputs` whose `attention_mask` marks the real tokens of rows
+            of unequal length. Only real tokens count against the model's `max_seq_len`.
         max_new_tokens: N, the budget of a row.
-        key: a typed key for the request, or an array `[B]` with the key of each row. `key` or `seed`, not both.
+        key: a typed key for the request, or an array `[B]` with the key of each row. `key` or `seed`, not
+            both.
         seed: `seed=n` is `key=jax.random.key(n)`.
         sampling: the policy; its transforms are the chain and its `eos_id` the criterion, unless replaced.
         n: continuations of each prompt.
@@ -267,7 +271,8 @@ def refuse_undefined(carry: loop.Carry) -> None:
         loop.CHAIN_UNDEFINED: ("the chain of transforms left its scores", "look at the transforms"),
     }[int(fault[row])]
     raise FloatingPointError(
-        f"row {row} has no distribution at generated token {step}: {whose} NaN, +inf or without a finite entry; {fix}"
+        f"row {row} has no distribution at generated token {step}: "
+        f"{whose} NaN, +inf or without a finite entry; {fix}"
     )
 
 
@@ -279,5 +284,6 @@ def _check_model(model: Any, sampling: Sampling) -> None:
     for each in sampling.eos_ids:
         if each >= model.vocab_size:
             raise ValueError(
-                f"eos_id={each} is outside the model's ids, 0 to {model.vocab_size - 1}; no row could end with it"
+                f"eos_id={each} is outside the model's ids, 0 to {model.vocab_size - 1}; "
+                "no row could end with it"
             )
