@@ -35,7 +35,7 @@ class Field:
 
 @runtime_checkable
 class ConditionEncoder(Protocol):
-    """Turns captions into the fields a model is conditioned on. It owns its tokens, parameters and output types."""
+    """Turns captions into what a model is conditioned on; owns its tokens, parameters and outputs."""
 
     def tokenize(self, captions: Sequence[str], /) -> Any:
         """The tokenized batch field of `captions`, arrays with a leading batch axis."""

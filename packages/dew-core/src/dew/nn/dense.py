@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -22,13 +20,13 @@ def fan_in_normal(gain: float = 1.0) -> Initializer:
 class Dense(nn.Module):
     """`x @ kernel`, without a bias.
 
-    Leading axes are flattened before the product: the weight's gradient then contracts one axis instead of two,
-    which compiles to a faster product on a CPU.
+    Leading axes are flattened before the product: the weight's gradient then contracts one axis instead of
+    two, which compiles to a faster product on a CPU.
 
     Attributes:
         features: width of the result.
         axes: logical names of the kernel's input and output axis.
-        init: of the kernel.
+        kernel_init: of the kernel.
         dtype: computes.
         param_dtype: stores.
         precision: of the product.
@@ -36,7 +34,7 @@ class Dense(nn.Module):
 
     features: int
     axes: tuple[str, str]
-    init: Initializer = fan_in_normal()
+    kernel_init: Initializer = fan_in_normal()
     dtype: Dtype = jnp.float32
     param_dtype: Dtype = jnp.float32
     precision: jax.lax.PrecisionLike = None
@@ -44,8 +42,8 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
         kernel: jax.Array = self.param(
-            "kernel", named_axes(self.init, *self.axes), (x.shape[-1], self.features), self.param_dtype
+            "kernel", named_axes(self.kernel_init, *self.axes), (x.shape[-1], self.features), self.param_dtype
         )
         flat = x.reshape(-1, x.shape[-1]).astype(self.dtype)
         product = jnp.dot(flat, kernel.astype(self.dtype), precision=self.precision)
-        return cast("jax.Array", product.reshape(*x.shape[:-1], self.features))
+        return product.reshape(*x.shape[:-1], self.features)

@@ -1,4 +1,4 @@
-"""Feed-forward blocks of transformers: SwiGLU, GEGLU (arXiv 2002.05202) and squared ReLU (arXiv 2109.08668)."""
+"""Feed-forward blocks: SwiGLU, GEGLU (arXiv 2002.05202) and squared ReLU (arXiv 2109.08668)."""
 
 from __future__ import annotations
 
@@ -59,5 +59,7 @@ class FeedForward(nn.Module):
         else:
             gate = dense(self.width, ("embed", "mlp"), name="gate_proj")(x)
             hidden = GATES[self.activation](gate) * hidden
-        output = dense(x.shape[-1], ("mlp", "embed"), init=fan_in_normal(self.output_gain), name="down_proj")
+        output = dense(
+            x.shape[-1], ("mlp", "embed"), kernel_init=fan_in_normal(self.output_gain), name="down_proj"
+        )
         return output(hidden)

@@ -12,7 +12,7 @@ from dew.nn.sharding import named_axes
 
 
 def rms_normalize(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
-    """Return `x / sqrt(mean(x^2) + epsilon)` over the last axis, computed and returned in float32 or wider."""
+    """Return `x / sqrt(mean(x^2) + epsilon)` over the last axis, in float32 or wider."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
     return wide * jax.lax.rsqrt(mean_square + epsilon)

@@ -1,7 +1,7 @@
 """Rotary position embedding (RoFormer, arXiv 2104.09864), in the half-split layout of Llama checkpoints.
 
-Coordinate i of the first half is paired with coordinate i of the second half; the pair turns by `p * theta^(-2i/D)` at
-position p.
+Coordinate i of the first half is paired with coordinate i of the second half; at position p
+the pair turns by `p * theta^(-2i/D)`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rotary_table(
 def rotate(
     x: Float[Array, "B T H D"], cosines: Float[Array, "B T half"], sines: Float[Array, "B T half"]
 ) -> Float[Array, "B T H D"]:
-    """Return `x` turned by the angles of `rotary_table`, computed in float32 and rounded to the dtype of `x`."""
+    """Return `x` turned by the angles of `rotary_table`, computed in float32, in the dtype of `x`."""
     first, second = jnp.split(x.astype(jnp.promote_types(x.dtype, jnp.float32)), 2, axis=-1)
     cosines, sines = cosines[:, :, None], sines[:, :, None]
     turned = [first * cosines - second * sines, second * cosines + first * sines]

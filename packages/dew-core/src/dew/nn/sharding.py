@@ -1,18 +1,18 @@
 """Logical axis names, declared beside the module that owns a parameter.
 
-A name says what a dimension is (`embed`, `heads`, `mlp`, `vocab`); one table in `dew.training.Layout` says which mesh
-axis splits it. A model never spells a mesh axis.
+A name says what a dimension is (`embed`, `heads`, `mlp`, `vocab`); one table in `dew.training.Layout` says
+which mesh axis splits it. A model never spells a mesh axis.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flax import linen as nn
-from jax.nn.initializers import Initializer
 
 
-def named_axes(initializer: Initializer, *names: str | None) -> Initializer:
+def named_axes(initializer: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
     """Return `initializer` whose result carries one logical axis name a dimension.
 
     The parameter comes boxed as `nn.LogicallyPartitioned` out of `init`; modules read it unboxed.

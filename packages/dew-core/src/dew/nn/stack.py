@@ -1,7 +1,7 @@
 """The layers of a model as one stacked tree, for a compiled step that scans or pipelines them.
 
-The canonical tree keeps one subtree a layer, `layers_0` to `layers_{N-1}`: checkpoints, optimizer and average have that
-form. A bank is stacked inside the compiled step, where something wants it, and never stored.
+The canonical tree keeps one subtree a layer, `layers_0` to `layers_{N-1}`: checkpoints, optimizer and average
+have that form. A bank is stacked inside the compiled step, where something wants it, and never stored.
 """
 
 from __future__ import annotations

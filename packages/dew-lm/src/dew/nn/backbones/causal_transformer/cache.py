@@ -1,7 +1,7 @@
 """The keys and values a decoder keeps while it generates.
 
-A real token of a row stands in the slot of its position, so a row's history is the slots up to its cursor, whatever
-its neighbours hold.
+A real token of a row stands in the slot of its position, so a row's history is the slots up to its cursor,
+whatever its neighbours hold.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""One pre-norm decoder layer: grouped-query self-attention and a feed-forward block, each added to the stream.
+"""One pre-norm decoder layer: grouped-query self-attention, then a feed-forward block.
 
 Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head width, E model width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,7 +64,9 @@ class SelfAttention(nn.Module):
         self.q_proj = project(spec.num_heads * spec.head_dim, ("embed", "heads"))
         self.k_proj = project(spec.num_kv_heads * spec.head_dim, ("embed", "kv_heads"))
         self.v_proj = project(spec.num_kv_heads * spec.head_dim, ("embed", "kv_heads"))
-        self.o_proj = project(spec.hidden_size, ("heads", "embed"), init=fan_in_normal(spec.output_gain))
+        self.o_proj = project(
+            spec.hidden_size, ("heads", "embed"), kernel_init=fan_in_normal(spec.output_gain)
+        )
         if spec.qk_norm:
             norm = partial(RMSNorm, spec.norm_eps, spec.dtype, spec.param_dtype, axis="head_dim")
             self.q_norm = norm()
@@ -73,7 +76,9 @@ class SelfAttention(nn.Module):
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
     ) -> Float[Array, "B T E"]:
         query, key, value = self._project(x, angles)
-        mixed = self._attend(query, key, value, query_segment_ids=segment_ids, key_segment_ids=segment_ids)
+        mixed = self._attention()(
+            query, key, value, query_segment_ids=segment_ids, key_segment_ids=segment_ids
+        )
         return self._output(mixed)
 
     def decode(
@@ -89,7 +94,7 @@ class SelfAttention(nn.Module):
         cache = write(cache, key=key, value=value, positions=positions, valid=valid)
         rows, capacity = cache["key"].shape[:2]
         slots = jnp.broadcast_to(jnp.arange(capacity), (rows, capacity))
-        mixed = self._attend(
+        mixed = self._attention()(
             query,
             cache["key"].astype(query.dtype),
             cache["value"].astype(query.dtype),
@@ -107,19 +112,14 @@ class SelfAttention(nn.Module):
     def _split(self, x: jax.Array) -> jax.Array:
         return x.reshape(*x.shape[:-1], -1, self.spec.head_dim)
 
-    def _attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, **which: jax.Array | None
-    ) -> jax.Array:
-        return scaled_dot_product_attention(
-            query,
-            key,
-            value,
+    def _attention(self) -> Callable[..., jax.Array]:
+        return partial(
+            scaled_dot_product_attention,
             causal=self.spec.causal,
             window=self.window,
             softcap=self.spec.softcap,
             implementation=self.spec.attention_impl,
             precision=self.spec.precision,
-            **which,
         )
 
     def _output(self, mixed: jax.Array) -> jax.Array:

@@ -42,16 +42,18 @@ class CausalTransformer(nn.Module):
         num_heads: query heads of a layer.
         num_kv_heads: key heads, a divisor of `num_heads`; None takes `num_heads`.
         head_dim: width of a head, even; None takes `hidden_size / num_heads`.
-        intermediate_size: inner width of the feed-forward blocks; None takes 4 E for `relu2`, and 8/3 E rounded up
-            to a multiple of 64 for the gated ones.
+        intermediate_size: inner width of the feed-forward blocks; None takes 4 E for `relu2`, and 8/3 E
+            rounded up to a multiple of 64 for the gated ones.
         max_seq_len: the longest sequence, in tokens.
         rope_theta: base of the rotary frequencies.
         norm_eps: added to every norm's mean square.
         activation: `swiglu`, `geglu` or `relu2`.
         qk_norm: normalize queries and keys of each head before the rotation.
         tie_embeddings: the head is the embedding, transposed.
-        sliding_window: a query sees itself and the `sliding_window - 1` tokens before it; None sees all before it.
-        sliding_layers: which layers have the window, a pattern repeated over the layers; None means all of them.
+        sliding_window: a query sees itself and the `sliding_window - 1` tokens before it; None sees all
+            before it.
+        sliding_layers: which layers have the window, a pattern repeated over the layers; None means all of
+            them.
         attn_logit_softcap: bounds attention scores to `(-c, c)` by `c tanh(s / c)`.
         final_logit_softcap: bounds logits likewise.
         dtype: computes; norms' statistics, rotation, softmax and logits are float32 or wider.
@@ -62,8 +64,8 @@ class CausalTransformer(nn.Module):
         causal: a token sees no later one.
 
     Raises:
-        ValueError: at construction, for sizes below 1, heads that do not divide, an odd head width, an unknown
-            activation, or window fields that contradict each other.
+        ValueError: at construction, for sizes below 1, heads that do not divide, an odd head width, an
+            unknown activation, or window fields that contradict each other.
     """
 
     vocab_size: int
@@ -134,7 +136,7 @@ class CausalTransformer(nn.Module):
             param_dtype=self.param_dtype,
             embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), "vocab", "embed"),
         )
-        # Static arguments: none. Recomputation covers training's forward; decoding keeps nothing for a gradient.
+        # Decoding keeps nothing for a gradient, so only the full forward is recomputed.
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
         spec = self._layer_spec()
         spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)

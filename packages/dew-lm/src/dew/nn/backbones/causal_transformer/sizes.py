@@ -8,7 +8,7 @@ from dew.nn.mlp import ACTIVATIONS
 
 
 def feed_forward_width(hidden_size: int, activation: str) -> int:
-    """The default inner width: 4 times the model's, or 8/3 of it, rounded up to a multiple of 64, if gated."""
+    """The default inner width: 4 times the model's, or, gated, 8/3 of it rounded up to a multiple of 64."""
     if activation == "relu2":
         return 4 * hidden_size
     return -(-8 * hidden_size // (3 * 64)) * 64
@@ -45,7 +45,7 @@ def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: i
         )
     if head_dim is None and hidden_size % num_heads:
         raise ValueError(
-            f"num_heads={num_heads} must divide hidden_size={hidden_size} unless head_dim is set; set head_dim"
+            f"num_heads={num_heads} must divide hidden_size={hidden_size} where head_dim is unset; set it"
         )
     width = hidden_size // num_heads if head_dim is None else head_dim
     if width % 2:

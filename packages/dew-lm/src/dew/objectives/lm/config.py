@@ -1,0 +1,195 @@
+"""The configuration of a language-model run. Importing it imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
+from dew.config.unbuilt import refuse_unbuilt
+from dew.data.text.config import TextFiles
+from dew.data.tokens.config import TokenWindows
+from dew.sampling.text.config import Sampling
+from dew.training.optim.config import Cosine
+
+if TYPE_CHECKING:
+    from dew.data.text import Tokenizer
+    from dew.objectives.base import Variables
+    from dew.objectives.lm.objective import LMObjective
+
+UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "objective": (("lm",), "use lm"),
+    "pretrained": ((None,), "unset it to train from the start"),
+    "balance_rate": ((None,), "unset it: there is no mixture of experts yet"),
+    "aux_loss_alpha": ((None,), "unset it: there is no mixture of experts yet"),
+    "seq_aux": ((True,), "leave it on: there is no mixture of experts yet"),
+    "router_z_loss": ((0.0,), "leave it at 0: there is no mixture of experts yet"),
+    "mtp_weight": ((None,), "unset it: there are no prediction depths yet"),
+    "indexer": ((None,), "unset it: there is no sparse attention yet"),
+    "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
+    "block_canvas_size": ((None,), "unset it: there is no block_diffusion yet"),
+}
+"""Field -> the values that work, and what to do instead of the others."""
+
+
+@dataclass(frozen=True)
+class IndexerTraining:
+    """Train the lightning indexer of sparse attention (DeepSeek-V3.2, arXiv 2512.02556, section 2.1.1).
+
+    Attributes:
+        phase: `warmup` trains the indexer alone beside dense attention; `sparse` trains everything on the
+            keys it selects.
+        weight: scales the divergence of the indexer's distribution from the attention's.
+    """
+
+    phase: Literal["warmup", "sparse"]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class LMRunConfig(RunConfig):
+    """A language-model run.
+
+    Attributes:
+        objective: `lm` predicts the next token.
+        tokenizer: `byte`, or a tokenizer file or folder.
+        ema_decay: of the moving average of the parameters; None keeps none, 1 a frozen copy.
+        sample_prompt: what validation samples continue; empty continues a newline.
+        sample_tokens: tokens drawn for a validation sample; 0 shows no text.
+        sampling: how they are drawn; also the policy that generation from this run starts with.
+        pretrained: continue from published weights. Not supported yet.
+        balance_rate: of a mixture of experts. Not supported yet.
+        aux_loss_alpha: of a mixture of experts. Not supported yet.
+        seq_aux: of a mixture of experts. Not supported yet.
+        router_z_loss: of a mixture of experts. Not supported yet.
+        mtp_weight: weight of further prediction depths. Not supported yet.
+        indexer: phase of sparse attention's indexer. Not supported yet.
+        token_accuracy: report how often the best token is the target.
+        block_prompt_tokens: of block diffusion. Not supported yet.
+        block_canvas_size: of block diffusion. Not supported yet.
+
+    Raises:
+        ValueError: a value that is not supported yet, or a negative number of sample tokens.
+    """
+
+    model: ModelConfig = field(default_factory=lambda: ModelConfig("causal_transformer"))
+    data: DataSpec = field(default_factory=TokenWindows)
+    optim: OptimConfig = field(
+        default_factory=lambda: OptimConfig(learning_rate=6e-4, weight_decay=0.1, clip_grads=1.0)
+    )
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    objective: str | None = "lm"
+    tokenizer: str = "byte"
+    ema_decay: float | None = 0.999
+    sample_prompt: str = ""
+    sample_tokens: int = 128
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8, top_k=40))
+    pretrained: str | None = None
+    balance_rate: float | None = None
+    aux_loss_alpha: float | None = None
+    seq_aux: bool = True
+    router_z_loss: float = 0.0
+    mtp_weight: float | None = None
+    indexer: IndexerTraining | None = None
+    token_accuracy: bool = True
+    block_prompt_tokens: int = 256
+    block_canvas_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unbuilt(self, UNBUILT)
+        if self.sample_tokens < 0:
+            raise ValueError(f"sample_tokens={self.sample_tokens} must be 0 or more; 0 shows no text")
+
+    @classmethod
+    def preset(cls) -> Self:
+        """A byte-level decoder that learns Python's library sources in minutes on a laptop's processor."""
+        sizes = {"hidden_size": 128, "num_layers": 4, "num_heads": 4, "activation": "relu2"}
+        return cls(
+            model=ModelConfig("causal_transformer", config={**sizes, "max_seq_len": 512}, dtype="float32"),
+            data=TextFiles(seq_len=128, val_windows=1024),
+            optim=OptimConfig(
+                optimizer_opts={"b2": 0.98},
+                learning_rate=3e-3,
+                schedule=Cosine(warmup_updates=100, end_factor=0.02),
+                weight_decay=0.1,
+                clip_grads=1.0,
+            ),
+            trainer=TrainerConfig(
+                batch_size=8, steps=2200, log_every=20, eval_every=550, checkpoint_every=550
+            ),
+            ema_decay=None,
+            sample_prompt="def ",
+            sample_tokens=120,
+        )
+
+    def build(self, *, variables: Variables | None = None) -> LMObjective:
+        """The objective this configuration describes.
+
+        Args:
+            variables: start from this complete tree.
+
+        Raises:
+            ValueError: sizes that do not fit the tokenizer, the data or the preview.
+            FileNotFoundError: the tokenizer.
+        """
+        from dew.data.text import load_tokenizer
+        from dew.objectives.lm.objective import LMObjective
+
+        tokenizer = load_tokenizer(self.tokenizer)
+        model = self.resolved(tokenizer).model.build()
+        return LMObjective(
+            model,
+            self._seq_len(),
+            ema_decay=self.ema_decay,
+            pad_id=tokenizer.pad_id,
+            samples=self._samples(tokenizer, model.max_seq_len),
+            pretrained=variables,
+            token_accuracy=self.token_accuracy,
+        )
+
+    def resolved(self, tokenizer: Tokenizer) -> Self:
+        """This configuration with the vocabulary and the sequence length written into the model's fields.
+
+        Raises:
+            ValueError: the model's own values do not fit the tokenizer or the data.
+        """
+        sizes = dict(self.model.config)
+        vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
+        if vocab != tokenizer.vocab_size:
+            raise ValueError(
+                f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer "
+                f"{self.tokenizer!r}; leave vocab_size out of model.config"
+            )
+        seq_len = self._seq_len()
+        longest = sizes.setdefault("max_seq_len", seq_len)
+        if isinstance(longest, int) and longest < seq_len:
+            raise ValueError(
+                f"model.config max_seq_len={longest} is shorter than data.seq_len={seq_len}; "
+                "raise the one or lower the other"
+            )
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, config=sizes))
+
+    def _seq_len(self) -> int:
+        length = getattr(self.data, "seq_len", None)
+        if not isinstance(length, int):
+            raise ValueError(
+                f"data={type(self.data).__name__} has no seq_len; a language model trains on token windows: "
+                "use data:text or data:token-windows"
+            )
+        return length
+
+    def _samples(self, tokenizer: Tokenizer, longest: int) -> Any:
+        from dew.objectives.lm.samples import Samples
+
+        if self.sample_tokens == 0:
+            return None
+        prompt = tokenizer.encode(self.sample_prompt or "\n")
+        if len(prompt) + self.sample_tokens > longest:
+            raise ValueError(
+                f"sample_prompt has {len(prompt)} tokens and sample_tokens={self.sample_tokens}, over the "
+                f"model's max_seq_len={longest}; use at most --sample-tokens {max(0, longest - len(prompt))}"
+            )
+        return Samples(prompt, self.sample_tokens, self.sampling, tokenizer.decode)

@@ -1,0 +1,407 @@
+"""Next-token training of a decoder.
+
+Dimensions: B rows, S targets a row (`seq_len`), D model width, V vocabulary. With w the target weights and
+`l = -log p(token i + 1 | tokens up to i)`, the loss is `sum(w (l + z_loss log^2 Z)) / sum(w)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dew.artifacts import TextSamples, TokenScores
+from dew.inputs.spec import Field, InputSpec
+from dew.nn.stack import DecoderBank
+from dew.objectives.base import (
+    Aux,
+    Batch,
+    EMASpec,
+    Mean,
+    Objective,
+    PathFilter,
+    Prediction,
+    Step,
+    Variables,
+    freeze,
+    mean_loss,
+    thaw,
+    under,
+)
+from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY, TEXT_KEY
+from dew.objectives.lm.chunked import chunked_cross_entropy, head_logits, sensible_chunks
+from dew.objectives.lm.config import IndexerTraining
+from dew.objectives.lm.decoder import Decoder
+from dew.objectives.lm.pretrained import initial_variables
+from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
+from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, target_weights
+from dew.objectives.lm.unbuilt import refuse_unbuilt
+from dew.sampling.text.config import Sampling
+
+if TYPE_CHECKING:
+    from dew.inference.text import Processor, TextGeneration
+    from dew.nn.inputs import ModelInputs
+    from dew.training.state import TrainState
+
+type LMStatistics = Mean
+"""Additive statistics of the objective; one `Mean`, as long as every term counts the same targets."""
+
+
+class LMObjective(Objective[Mean, Variables]):
+    """Train a decoder to predict every next token, and score text with it.
+
+    Args:
+        model: a Linen module as `dew.objectives.lm.decoder.Decoder` describes it.
+        seq_len: S, predictions a row; a batch holds one id more.
+        ema_decay: of the moving average; None keeps none, and 1 a frozen copy.
+        pad_id: targets of this id do not count.
+        head_chunks: at most so many tiles over the vocabulary, so that no [B, S, V] logits are held. A tile
+            is
+            never cut so narrow that it saves no memory: small vocabularies keep one.
+        samples: the text preview; None shows none.
+        pretrained: start from this complete variables tree.
+        balance_rate, aux_loss_alpha, seq_aux, router_z_loss: of mixtures of experts; not supported yet.
+        loss_role: of conversations; not supported yet.
+        mtp_weight: of prediction depths; not supported yet.
+        z_loss: coefficient of the squared log partition of every counted prediction.
+        qk_stats: report query-key maxima; not supported yet.
+        indexer: of sparse attention; not supported yet.
+        trainable: the parameters the optimizer moves, by path; the rest is kept under `frozen`.
+        token_accuracy: report how often the best id is the target; False saves the comparison over all
+            logits.
+
+    Raises:
+        ValueError: a model that is not causal or shorter than `seq_len`, a number out of its range, or an
+            argument that is not supported yet.
+    """
+
+    artifact = TokenScores
+    unit = "tokens"
+    ema_is_reference: ClassVar[bool] = False
+    """Whether the average is a frozen reference, so that previews show the live weights."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        seq_len: int,
+        *,
+        ema_decay: float | None = 0.999,
+        pad_id: int | None = None,
+        head_chunks: int = 4,
+        samples: Samples | None = None,
+        pretrained: Variables | None = None,
+        balance_rate: float | None = None,
+        aux_loss_alpha: float | None = None,
+        seq_aux: bool = True,
+        loss_role: str | None = None,
+        mtp_weight: float | None = None,
+        z_loss: float = 0.0,
+        router_z_loss: float = 0.0,
+        qk_stats: bool = False,
+        indexer: IndexerTraining | None = None,
+        trainable: PathFilter | None = None,
+        token_accuracy: bool = True,
+    ) -> None:
+        refuse_unbuilt(
+            "LMObjective",
+            balance_rate=balance_rate,
+            aux_loss_alpha=aux_loss_alpha,
+            seq_aux=seq_aux,
+            loss_role=loss_role,
+            mtp_weight=mtp_weight,
+            router_z_loss=router_z_loss,
+            qk_stats=qk_stats,
+            indexer=indexer,
+        )
+        _check(model, seq_len, ema_decay, head_chunks, z_loss)
+        self.model = model
+        self.seq_len = seq_len
+        self.pad_id = pad_id
+        self.head_chunks = head_chunks
+        self.samples = samples
+        self.z_loss = z_loss
+        self.trainable = trainable
+        self.token_accuracy = token_accuracy
+        self.pretrained = pretrained
+        self.inputs = InputSpec(Field(TEXT_KEY, (seq_len + 1,)))
+        if ema_decay is not None:
+            self.ema = EMASpec(optax.constant_schedule(ema_decay), under("params"))
+
+    @property
+    def bank_sites(self) -> tuple[DecoderBank, ...]:
+        """The model's layers."""
+        return (self.model.bank,)
+
+    def held_variables(self) -> Variables | None:
+        """The tree a continued training starts from, or None."""
+        return self.pretrained
+
+    def init(self, key: jax.Array, variables: Variables | None = None) -> Variables:
+        """Draw the variables, or take the held ones; then set aside what `trainable` rejects.
+
+        Raises:
+            ValueError: held variables that do not fit the model.
+        """
+        held = self.pretrained if variables is None else variables
+        whole = initial_variables(self.model, key, held)
+        return whole if self.trainable is None else freeze(whole, self.trainable)
+
+    def loss(self, params: Variables, batch: Batch, step: Step) -> tuple[Mean, Aux[Variables]]:
+        """Summed loss and weight of the counted targets; a metric `token_accuracy` beside them."""
+        return self._statistics(self._batch_scores(params, batch, step, train=True))
+
+    def predict(
+        self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
+    ) -> tuple[Mean, Aux[Variables], Prediction]:
+        """The loss with the whole [B, S, V] logits and the weights behind it.
+
+        Raises:
+            ValueError: `layers` is not empty; layer outputs are not supported yet.
+        """
+        refuse_unbuilt("LMObjective.predict", layers=tuple(layers))
+        scores = self._batch_scores(params, batch, step, train=train)
+        logits = head_logits(
+            scores.hidden,
+            self.model.head_weight(thaw(params)),
+            softcap=self.model.final_logit_softcap,
+            precision=self.model.precision,
+        )
+        stats, aux = self._statistics(scores)
+        return stats, aux, Prediction(logits=logits, losses=self._terms(scores), weights=scores.weights)
+
+    def token_scores(
+        self,
+        params: Variables,
+        tokens: jax.Array,
+        train: bool = False,
+        rngs: dict[str, jax.Array] | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        routing: bool = False,
+        depths: bool = False,
+        roles: jax.Array | None = None,
+        qk_stats: bool = False,
+        indexer: bool = False,
+        layers: Sequence[int] = (),
+        routes: tuple[jax.Array, jax.Array | None] | None = None,
+    ) -> Scores:
+        """Score the targets of [B, S + 1] ids.
+
+        Args:
+            params: the complete variables, split by `freeze` or whole.
+            tokens: [B, S + 1].
+            train: whether dropout acts.
+            rngs: keys of the model's random streams.
+            segment_ids: [B, S + 1], the document of each token. Attention stays inside a document, and the
+                last token of one does not predict the first of the next.
+            positions: [B, S + 1], for the rotation; None counts from each row's start.
+            routing, depths, roles, qk_stats, indexer, layers, routes: not supported yet.
+
+        Raises:
+            ValueError: an argument that is not supported yet.
+        """
+        refuse_unbuilt(
+            "LMObjective.token_scores",
+            routing=routing,
+            depths=depths,
+            roles=roles,
+            qk_stats=qk_stats,
+            indexer=indexer or None,
+            layers=tuple(layers),
+            routes=routes,
+        )
+        variables = thaw(params)
+        hidden: jax.Array = self.model.apply(
+            variables,
+            tokens[:, :-1],
+            train=train,
+            positions=None if positions is None else positions[:, :-1],
+            segment_ids=None if segment_ids is None else segment_ids[:, :-1],
+            rngs=rngs,
+            method="hidden_states",
+        )
+        losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
+        weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
+        return Scores(losses, weights, correct, hidden, log_partition)
+
+    def per_token_log_probs(
+        self,
+        params: Variables,
+        tokens: jax.Array | ModelInputs,
+        *,
+        left_padding: jax.Array | None = None,
+    ) -> jax.Array:
+        """Log likelihood [B, S] of every next token under the model itself.
+
+        Args:
+            params: the complete variables.
+            tokens: [B, S + 1] ids, or inputs of which the ids are read.
+            left_padding: [B], how many padding tokens stand before each row's text. The text is scored from
+                position 0, and slots whose input is padding are 0.
+
+        Raises:
+            ValueError: inputs that carry an attention mask or conditions of their own.
+        """
+        ids = _ids(tokens)
+        if left_padding is None:
+            return -self.token_scores(params, ids).losses
+        scored = -self.token_scores(params, left_aligned(ids, left_padding)).losses
+        return original_alignment(scored, left_padding)
+
+    def sampled_log_probs(
+        self,
+        params: Variables,
+        scores: Scores,
+        tokens: jax.Array,
+        support: tuple[jax.Array, jax.Array] | None = None,
+        temperature: float = 1.0,
+    ) -> jax.Array:
+        """Log likelihood [B, S] of every next token under the policy that drew it.
+
+        Args:
+            params: the complete variables.
+            scores: `token_scores` of the same `tokens`.
+            tokens: [B, S + 1].
+            support: not supported yet.
+            temperature: divides the capped logits.
+
+        Raises:
+            ValueError: `support` is given, or a temperature that is not positive.
+        """
+        refuse_unbuilt("LMObjective.sampled_log_probs", support=support)
+        if temperature == 1.0:
+            return -scores.losses
+        return -self._head(thaw(params), scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+
+    def evaluate(self, params: Variables, batch: Batch, step: Step) -> TokenScores:
+        """Score the whole batch, with the average's weights where there is one."""
+        scores = self._batch_scores(params if step.ema is None else step.ema, batch, step, train=False)
+        return TokenScores(losses=scores.losses, weights=scores.weights, correct=scores.correct)
+
+    def preview(
+        self, params: Variables, batch: Batch, step: Step, *, scored: Any = None
+    ) -> TextSamples | None:
+        """Continue the configured prompts once; every process draws, process zero decodes.
+
+        Returns:
+            The texts, or None without `samples` and on the other processes.
+        """
+        if self.samples is None:
+            return None
+        live = params if step.ema is None or self.ema_is_reference else step.ema
+        return draw_samples(self.model, thaw(live), self.samples, key=step.key)
+
+    def policy(self, params: Variables, sampling: Sampling = UNFILTERED) -> TextGeneration:
+        """The model over `params` as a generation task; by default it draws from the model itself."""
+        from dew.inference.text import TextGeneration
+
+        return TextGeneration(self.model, thaw(params), sampling=sampling)
+
+    def pipeline(
+        self, state: TrainState, *, ema: bool = True, processor: Processor | None = None
+    ) -> TextGeneration:
+        """The trained model as a generation task that samples as this objective's previews do.
+
+        Args:
+            state: of the run.
+            ema: take the averaged weights where the run keeps them.
+            processor: encodes text requests and decodes results.
+        """
+        from dew.inference.text import TextGeneration
+
+        variables = state.averaged if ema and state.ema is not None else state.params
+        samples = self.samples
+        return TextGeneration(
+            self.model,
+            thaw(variables),
+            processor=processor,
+            sampling=samples.sampling if samples else UNFILTERED,
+            max_new_tokens=samples.max_new_tokens if samples else None,
+        )
+
+    def count_units(self, batch: Batch) -> int:
+        """The predictions of a batch, counted or not."""
+        rows, ids = batch[TEXT_KEY].shape
+        return int(rows * (ids - 1))
+
+    def _batch_scores(self, params: Variables, batch: Batch, step: Step, *, train: bool) -> Scores:
+        tokens = batch[TEXT_KEY]
+        if tokens.shape[1] != self.seq_len + 1:
+            raise ValueError(
+                f"batch[{TEXT_KEY!r}] has rows of {tokens.shape[1]} ids; "
+                f"seq_len={self.seq_len} needs {self.seq_len + 1}"
+            )
+        return self.token_scores(
+            params,
+            tokens,
+            train=train,
+            rngs={"dropout": step.key} if train else None,
+            segment_ids=batch.get(SEGMENTS_KEY),
+            positions=batch.get(POSITIONS_KEY),
+        )
+
+    def _head(
+        self, variables: Variables, hidden: jax.Array, targets: jax.Array, *, temperature: float = 1.0
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        weight = self.model.head_weight(variables)
+        scored = chunked_cross_entropy(
+            hidden.reshape(-1, hidden.shape[-1]),
+            weight,
+            targets.reshape(-1),
+            chunks=sensible_chunks(weight.shape[1], self.head_chunks),
+            softcap=self.model.final_logit_softcap,
+            temperature=temperature,
+            precision=self.model.precision,
+            correct=self.token_accuracy,
+        )
+        correct = scored.correct
+        return (
+            scored.losses.reshape(targets.shape),
+            scored.log_partition.reshape(targets.shape),
+            None if correct is None else correct.reshape(targets.shape),
+        )
+
+    def _terms(self, scores: Scores) -> jax.Array:
+        if self.z_loss == 0:
+            return scores.losses
+        return scores.losses + self.z_loss * jnp.square(scores.log_partition)
+
+    def _statistics(self, scores: Scores) -> tuple[Mean, Aux[Variables]]:
+        mass = jnp.sum(scores.weights)
+        metrics: dict[str, jax.Array] = {}
+        if scores.correct is not None:
+            hits = jnp.sum(jnp.where(scores.correct, scores.weights, 0))
+            metrics["token_accuracy"] = mean_loss(Mean(hits, mass))[0]
+        return Mean(jnp.sum(self._terms(scores) * scores.weights), mass), Aux(metrics)
+
+
+def _check(model: Decoder, seq_len: int, ema_decay: float | None, head_chunks: int, z_loss: float) -> None:
+    if not model.causal:
+        raise ValueError("the model declares causal=False; next-token training needs causal=True")
+    if seq_len < 1 or seq_len > model.max_seq_len:
+        raise ValueError(
+            f"seq_len={seq_len} must lie between 1 and the model's max_seq_len={model.max_seq_len}"
+        )
+    if ema_decay is not None and not 0 <= ema_decay <= 1:
+        raise ValueError(f"ema_decay={ema_decay} must lie in [0, 1], or be None for no average")
+    if head_chunks < 1:
+        raise ValueError(f"head_chunks={head_chunks} must be at least 1")
+    if z_loss < 0:
+        raise ValueError(f"z_loss={z_loss} must be 0 or more")
+
+
+def _ids(tokens: jax.Array | ModelInputs) -> jax.Array:
+    from dew.nn.inputs import ModelInputs
+
+    if not isinstance(tokens, ModelInputs):
+        return tokens
+    if tokens.token_fields or tokens.conditions:
+        named = ", ".join([*tokens.token_fields, *tokens.conditions])
+        raise ValueError(
+            f"per_token_log_probs reads the ids alone, and the inputs carry {named}; "
+            "pass the ids and their left_padding"
+        )
+    return jnp.asarray(tokens.tokens)

@@ -1,0 +1,26 @@
+"""`dew train lm`: from a configuration to a trained state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dew.data.text import load_tokenizer
+from dew.objectives.lm.config import LMRunConfig
+from dew.objectives.lm.metrics import perplexity
+
+if TYPE_CHECKING:
+    from dew.training.state import TrainState
+
+
+def train(config: LMRunConfig) -> TrainState:
+    """Tokenize, build and train as `config` says; perplexity is what validation reports.
+
+    Raises:
+        ValueError: settings that do not fit each other, or text that cannot be used.
+        FileNotFoundError: the tokenizer or the text.
+    """
+    tokenizer = load_tokenizer(config.tokenizer)
+    config = config.resolved(tokenizer)
+    objective = config.build()
+    dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
+    return config.train(objective, dataset, name=config.run_name("lm"), metrics=(perplexity(),))

@@ -1,0 +1,58 @@
+"""Teacher-forced scores of a token batch, and which targets count.
+
+Dimensions: B rows, S targets a row, D model width.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+
+@struct.dataclass
+class Scores:
+    """What a model says about the next-token targets of [B, S + 1] ids.
+
+    Attributes:
+        losses: [B, S] cross entropy in nats, float32 or wider.
+        weights: [B, S] 1 where the target counts, 0 elsewhere.
+        correct: [B, S] whether the best id is the target, or None.
+        hidden: [B, S, D] the states the head read.
+        log_partition: [B, S] log of the sum of the exponentials of the logits.
+    """
+
+    losses: jax.Array
+    weights: jax.Array
+    correct: jax.Array | None
+    hidden: jax.Array
+    log_partition: jax.Array
+
+
+def target_weights(
+    tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
+) -> Float[Array, "B S"]:
+    """Return 1 for each target that counts: not `pad_id`, and in the document of its predictor."""
+    targets = tokens[:, 1:]
+    counts = jnp.ones(targets.shape, bool)
+    if pad_id is not None:
+        counts = counts & (targets != pad_id)
+    if segment_ids is not None:
+        counts = counts & (segment_ids[:, 1:] == segment_ids[:, :-1])
+    return counts.astype(jnp.float32)
+
+
+def left_aligned(tokens: Int[Array, "B S1"], left_padding: Int[Array, " B"]) -> Int[Array, "B S1"]:
+    """Return rows turned left by their padding counts, so that the first real token stands at 0."""
+    width = tokens.shape[1]
+    source = (jnp.arange(width) + left_padding[:, None]) % width
+    return jnp.take_along_axis(tokens, source, axis=1)
+
+
+def original_alignment(values: Float[Array, "B S"], left_padding: Int[Array, " B"]) -> Float[Array, "B S"]:
+    """Return values of left-aligned rows in their original slots, zero where the input is padding."""
+    slots = jnp.arange(values.shape[1])
+    source = slots - left_padding[:, None]
+    moved = jnp.take_along_axis(values, jnp.maximum(source, 0), axis=1)
+    return jnp.where(source >= 0, moved, 0)
