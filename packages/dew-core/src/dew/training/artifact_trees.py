@@ -22,7 +22,8 @@ def disassemble(value: Any, arrays: list[Any]) -> Callable[[list[Any]], Any]:
         arrays.append(value)
         return lambda filled: filled[index]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        fields: dict[str, Any] = {name: getattr(value, name) for name in names}
         parts = {name: disassemble(part, arrays) for name, part in fields.items()}
         return lambda filled: dataclasses.replace(
             value, **{name: build(filled) for name, build in parts.items()}
@@ -30,9 +31,10 @@ def disassemble(value: Any, arrays: list[Any]) -> Callable[[list[Any]], Any]:
     if isinstance(value, Mapping):
         entries = {name: disassemble(part, arrays) for name, part in cast("Mapping[Any, Any]", value).items()}
         return lambda filled: {name: build(filled) for name, build in entries.items()}
-    if type(value) in (tuple, list):
-        items = [disassemble(part, arrays) for part in value]
-        return lambda filled: type(value)(build(filled) for build in items)
+    if isinstance(value, (tuple, list)):
+        sequence = cast("tuple[Any, ...] | list[Any]", value)
+        items = [disassemble(part, arrays) for part in sequence]
+        return lambda filled: type(sequence)([build(filled) for build in items])
     return lambda filled: value
 
 

@@ -1,7 +1,7 @@
 """`Checkpoints`: asynchronous Orbax storage of a run's state with the data position it belongs to.
 
-A step is complete once Orbax has renamed it into place with its commit marker and both its items; anything else is
-named and passed over. A write that fails in the background is raised by the next `save` or `wait`.
+A step is complete once Orbax has renamed it into place with its commit marker and both its items; anything
+else is named and passed over. A write that fails in the background is raised by the next `save` or `wait`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,7 +33,10 @@ class CheckpointError(RuntimeError):
 
 
 class LatestAndBest:
-    """Orbax's preservation policy of a run: the latest steps and the best one. The newer of two equals is better."""
+    """Orbax's preservation policy of a run.
+
+    The latest steps and the best one. The newer of two equals is better.
+    """
 
     def __init__(self, keep: int, ranks: Mapping[int, float | None]) -> None:
         self._keep = keep
@@ -72,11 +76,13 @@ class Checkpoints:
             raise ValueError(f"keep={keep} must be at least 1, or a stopped run has nothing to resume from")
         if (local_directory is None) != (local_every is None):
             raise ValueError(
-                f"local_directory={local_directory!r} and local_every={local_every!r} go together; give both or neither"
+                f"local_directory={local_directory!r} and local_every={local_every!r} go together; give both "
+                "or neither"
             )
         if local_directory is not None:
             raise NotImplementedError(
-                f"local_directory={local_directory!r}: emergency checkpoints on local disks are not built yet; "
+                f"local_directory={local_directory!r}: emergency checkpoints on local disks are not built "
+                "yet; "
                 "leave local_directory and local_every out"
             )
         self.directory = _absolute(os.fspath(directory))
@@ -95,7 +101,10 @@ class Checkpoints:
         return f"{self.directory}/{step}"
 
     def steps(self) -> tuple[int, ...]:
-        """The complete steps in rising order. An incomplete folder with a step's name is named in a warning."""
+        """The complete steps in rising order.
+
+        An incomplete folder with a step's name is named in a warning.
+        """
         complete, torn = _scan(self.directory)
         for step in torn:
             warnings.warn(f"{self.path(step)} is no complete checkpoint; it is passed over", stacklevel=2)
@@ -123,8 +132,8 @@ class Checkpoints:
 
         Raises:
             ValueError: a position without its share.
-            CheckpointError: an earlier write failed, this one could not start, or the step is already there or lies
-                below the latest.
+            CheckpointError: an earlier write failed, this one could not start, or the step is already there
+                or lies below the latest.
         """
         if (saved is None) != (share is None):
             raise ValueError(
@@ -148,7 +157,8 @@ class Checkpoints:
             ) from error
         if not done:
             raise CheckpointError(
-                f"checkpoint {step} was not written: {self.directory} already holds step {manager.latest_step()}; "
+                f"checkpoint {step} was not written: {self.directory} already holds step "
+                f"{manager.latest_step()}; "
                 "resume from it, or give the run a directory of its own"
             )
         self._ranks[step] = rank
@@ -179,16 +189,16 @@ class Checkpoints:
         """Read a checkpoint and the data position for the reader of `share`.
 
         Args:
-            template: a `TrainState`, or a mapping of some of its fields, of arrays or `jax.ShapeDtypeStruct`s with
-                shardings; structure, dtypes, shapes and placement are the template's. None returns the stored fields
-                as plain dicts and lists of host-placed arrays.
+            template: a `TrainState`, or a mapping of some of its fields, of arrays or `jax.ShapeDtypeStruct`s
+                with shardings; structure, dtypes, shapes and placement are the template's. None returns the
+                stored fields as plain dicts and lists of host-placed arrays.
             step: default the latest complete one.
             share: the reader whose position is wanted; None asks for none.
 
         Raises:
             FileNotFoundError: there is no such complete checkpoint.
-            ValueError: tree, shapes or dtypes differ from the template's (the first five differences are listed), or
-                the position was saved by readers of other shares.
+            ValueError: tree, shapes or dtypes differ from the template's (the first five differences are
+                listed), or the position was saved by readers of other shares.
         """
         step = self._existing(step)
         record = self.record(step)
@@ -196,7 +206,7 @@ class Checkpoints:
             state = self._read(step, None)
         elif isinstance(template, TrainState):
             refuse_differences(differences(_fields(template), self.stored(step)), self.path(step))
-            state = template.replace(**self._read(step, _fields(template)))
+            state = replace(template, **self._read(step, _fields(template)))
         else:
             stored = self.stored(step)
             refuse_differences(
@@ -277,7 +287,10 @@ def _fields(state: TrainState) -> dict[str, Any]:
 
 
 def _ranked(metrics: Mapping[str, float] | None, higher_is_better: bool) -> float | None:
-    """The first metric, so signed that more is better; None without metrics or where it is not a finite number."""
+    """The first metric, so signed that more is better.
+
+    None without metrics or where it is not a finite number.
+    """
     first = next(iter((metrics or {}).values()), math.nan)
     if not math.isfinite(first):
         return None

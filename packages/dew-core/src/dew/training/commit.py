@@ -1,4 +1,7 @@
-"""The commit: the optimizer's update, the window's effects and the average, applied together or not at all."""
+"""The commit.
+
+The optimizer's update, the window's effects and the average, applied together or not at all.
+"""
 
 from __future__ import annotations
 

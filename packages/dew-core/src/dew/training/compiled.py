@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ class CompiledStep:
     ) -> None:
         self._mesh = mesh
         self._window = window
-        self._shardings = _shardings(state.replace(accumulation=None), mesh)
+        self._shardings = _shardings(replace(state, accumulation=None), mesh)
         self._empty_shape = None if window is None else jax.eval_shape(window.empty, state, batch)
         whole = replicated(mesh)
         out = StepResult(self._filled(self._shardings), whole, whole, whole, whole)  # pyright: ignore[reportArgumentType]
@@ -60,7 +61,7 @@ class CompiledStep:
         if state.accumulation is None:
             create = jax.jit(self._window.empty, out_shardings=self._accumulation_shardings())
             with jax.set_mesh(self._mesh):
-                return state.replace(accumulation=create(state, batch))
+                return replace(state, accumulation=create(state, batch))
         lines = differences(self._empty_shape, state.accumulation)
         if lines:
             raise ValueError(
@@ -74,7 +75,7 @@ class CompiledStep:
         return None if held is None else accumulation_shardings(held, self._shardings, self._mesh)
 
     def _filled(self, shardings: TrainState) -> TrainState:
-        return shardings.replace(accumulation=self._accumulation_shardings())
+        return replace(shardings, accumulation=self._accumulation_shardings())
 
 
 def _shardings(state: TrainState, mesh: Mesh) -> TrainState:

@@ -36,7 +36,8 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
             if array.shape[0] % shards:
                 name = jax.tree_util.keystr(path, simple=True, separator="/")
                 raise ValueError(
-                    f"{name!r} has {array.shape[0]} rows, which {shards} row shards of the mesh do not divide; "
+                    f"{name!r} has {array.shape[0]} rows, which {shards} row shards of the mesh do not "
+                    "divide; "
                     f"use a batch that is a multiple of {shards}"
                 )
             return jax.device_put(array, rows_over)
@@ -46,7 +47,10 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
 
 
 def place_rows(batch: Any, mesh: Mesh) -> Any:
-    """Place a validation batch: like `shard_batch`, and whole on every device where its rows do not divide."""
+    """Place a validation batch.
+
+    Like `shard_batch`, and whole on every device where its rows do not divide.
+    """
     shards = row_shards(mesh)
     ragged = any(np.ndim(leaf) and np.shape(leaf)[0] % shards for leaf in jax.tree.leaves(batch))
     if ragged and jax.process_count() == 1:
@@ -67,7 +71,7 @@ def maximum_across_processes(value: int) -> int:
 
 
 def agree_process_phase(phase: str, error: BaseException | None = None) -> None:
-    """Make a phase succeed on every process or fail on every process; each calls it once, with its own outcome.
+    """Make a phase succeed on all processes or fail on all; each calls it once, with its own outcome.
 
     Raises:
         RuntimeError: another process failed in `phase`. A process that failed raises its own error.
@@ -87,7 +91,10 @@ def sum_across_processes(value: int) -> int:
 
 
 def to_host(tree: Any) -> Any:
-    """Copy a tree's arrays to this process's memory, gathering what other processes hold; all of them take part."""
+    """Copy a tree's arrays to this process's memory, gathering what other processes hold.
+
+    All of them take part.
+    """
 
     def fetch(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array):

@@ -26,8 +26,8 @@ def initial_average(variables: Variables, spec: EMASpec) -> Variables:
 def advanced(average: Variables, variables: Variables, spec: EMASpec, updates: jax.Array) -> Variables:
     """`decay(n) * average + (1 - decay(n)) * variables`, with `n` updates completed before this one.
 
-    The arithmetic is at least float32; each result is rounded to its leaf's dtype. A decay of exactly 1 keeps the
-    old leaf bit for bit. Leaves that are not floats (counters, keys) follow the live value.
+    The arithmetic is at least float32; each result is rounded to its leaf's dtype. A decay of exactly 1 keeps
+    the old leaf bit for bit. Leaves that are not floats (counters, keys) follow the live value.
     """
     keep: Any = spec.decay(updates)
     add: Any = 1 - keep

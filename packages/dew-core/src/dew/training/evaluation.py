@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,8 +24,8 @@ PREVIEW_STREAM = 0xFFFFFFFE
 class Evaluator:
     """Scores validation passes with the metrics, and draws previews.
 
-    `objective.evaluate` is compiled, once for each batch shape. One that cannot be traced, because it computes on
-    the host, runs as it is written.
+    `objective.evaluate` is compiled, once for each batch shape. One that cannot be traced, because it
+    computes on the host, runs as it is written.
     """
 
     def __init__(self, objective: Objective[Any, Any], metrics: Sequence[Metric[Any]], mesh: Mesh) -> None:
@@ -86,7 +87,7 @@ class _Scorer:
         self._traceable = True
 
     def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Artifacts | None:
-        reads = state.replace(opt_state=None, accumulation=None, scale=None)
+        reads = replace(state, opt_state=None, accumulation=None, scale=None)
         if self._traceable:
             try:
                 arrays = self._compiled(reads, batch, key)
@@ -117,6 +118,7 @@ def _readable(artifacts: Artifacts, metric: Metric[Any], objective: Objective[An
             return artifact
     kinds = ", ".join(type(artifact).__name__ for artifact in offered)
     raise TypeError(
-        f"metric {metric.name!r} reads {metric.reads.__name__}, and {type(objective).__name__}.evaluate returned "
+        f"metric {metric.name!r} reads {metric.reads.__name__}, and {type(objective).__name__}.evaluate "
+        "returned "
         f"{kinds}; choose a metric for that artifact"
     )

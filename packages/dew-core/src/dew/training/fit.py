@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -49,8 +49,8 @@ class FitPlan:
         """Refuse a plan that contradicts itself or the data.
 
         Raises:
-            ValueError: a cadence below 1, metrics or previews without evaluation, evaluation without validation
-                data, or a metric that cannot read the objective's artifact.
+            ValueError: a cadence below 1, metrics or previews without evaluation, evaluation without
+                validation data, or a metric that cannot read the objective's artifact.
         """
         for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
             value = getattr(self, name)
@@ -67,7 +67,8 @@ class FitPlan:
             artifact = objective.artifact
             if artifact is not None and not (issubclass(artifact, metric.reads) or artifact is tuple):
                 raise ValueError(
-                    f"metric {metric.name!r} reads {metric.reads.__name__}, and {type(objective).__name__} evaluates "
+                    f"metric {metric.name!r} reads {metric.reads.__name__}, and {type(objective).__name__} "
+                    "evaluates "
                     f"to {artifact.__name__}; choose a metric for that artifact"
                 )
 
@@ -125,7 +126,8 @@ class _Loop:
         if self._plan.checkpoint_every is not None and self._saver.keeps and not hasattr(source, "get_state"):
             getattr(source, "close", lambda: None)()
             raise ValueError(
-                f"checkpoint_every={self._plan.checkpoint_every}, and the training data reports no read position; "
+                f"checkpoint_every={self._plan.checkpoint_every}, and the training data reports no read "
+                "position; "
                 "leave checkpoint_every None for such a stream"
             )
         objective, shares = self._trainer.objective, self._share.count
@@ -145,7 +147,8 @@ class _Loop:
             batch = next(self._batches)
         except StopIteration:
             raise RuntimeError(
-                f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train for fewer "
+                f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
+                "for fewer "
                 "steps"
             ) from None
         if self._trainer.rollout is not None:
@@ -251,4 +254,4 @@ class _Loop:
         assert rollout is not None
         step = attempt_step(self.state)
         key = jax.random.fold_in(jax.random.fold_in(self.state.key, ROLLOUT_STREAM), self.state.step)
-        return shard_batch(rollout(self.state.params, batch, step.replace(key=key)), self._trainer.mesh)
+        return shard_batch(rollout(self.state.params, batch, replace(step, key=key)), self._trainer.mesh)

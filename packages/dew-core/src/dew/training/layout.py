@@ -1,7 +1,8 @@
 """Logical axis names to mesh placements, and the check that a placement really shards.
 
-Modules box their parameters with logical names (`flax.linen.with_partitioning`, `with_logical_partitioning`); a
-`Layout` maps the names to mesh axes. A parameter without names is split over `fsdp` along its largest dimension.
+Modules box their parameters with logical names (`flax.linen.with_partitioning`, `with_logical_partitioning`);
+a `Layout` maps the names to mesh axes. A parameter without names is split over `fsdp` along its largest
+dimension.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def tree_shardings(layout: Layout, mesh: Mesh, tree: Any) -> Any:
 def leaf_spec(layout: Layout, mesh: Mesh, shape: tuple[int, ...], names: tuple[str | None, ...] | None) -> P:
     """The partition of one array.
 
-    Rules are taken in order: the first that fits claims its mesh axis, and each mesh axis splits one dimension.
+    Rules are taken in order: the first that fits claims its mesh axis, and each mesh axis splits one
+    dimension.
     """
     if math.prod(shape) < layout.min_shard:
         return P()
@@ -66,7 +68,8 @@ def check_replication(layout: Layout, params: Any, shardings: Any, mesh: Mesh) -
     """See `Layout.check`."""
     if layout.host_parameters:
         raise ValueError(
-            f"layout.host_parameters={layout.host_parameters!r} is read by an offloaded inference placement alone; "
+            f"layout.host_parameters={layout.host_parameters!r} is read by an offloaded inference placement "
+            "alone; "
             "leave it empty here"
         )
     if not any(mesh.shape[axis] > 1 for axis in ("fsdp", "expert", "tensor")):
@@ -85,7 +88,8 @@ def check_replication(layout: Layout, params: Any, shardings: Any, mesh: Mesh) -
         worst = ", ".join(sorted(whole, key=lambda name: -whole[name])[:3])
         raise ValueError(
             f"{kept / total:.1%} of the shardable parameter elements stay replicated, above "
-            f"layout.tolerance={layout.tolerance:.1%}; largest: {worst}. Name their axes in layout.rules, change the "
+            f"layout.tolerance={layout.tolerance:.1%}; largest: {worst}. Name their axes in layout.rules, "
+            "change the "
             "mesh so that it divides them, or raise the tolerance"
         )
 

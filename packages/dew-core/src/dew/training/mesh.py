@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ BATCH_AXES = ("data", "fsdp", "expert")
 """The axes that a batch's rows are split over."""
 
 
-def build_mesh(spec: MeshSpec, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange devices as `spec` says; the data axis takes the factor that is left.
 
     Args:
@@ -33,7 +34,8 @@ def build_mesh(spec: MeshSpec, devices: Sequence[jax.Device] | None = None) -> M
     """
     if spec.replicas > 1:
         raise NotImplementedError(
-            f"mesh.replicas={spec.replicas}: hybrid meshes over several groups of hosts are not built yet; use 1"
+            f"mesh.replicas={spec.replicas}: hybrid meshes over several groups of hosts are not built yet; "
+            "use 1"
         )
     given = list(jax.devices() if devices is None else devices)
     inner = (spec.fsdp, spec.expert, spec.tensor, spec.sequence, spec.stage)

@@ -66,12 +66,14 @@ def observe(
     Raises:
         TypeError: the loss returns something else than `(statistics, Aux)`.
     """
-    result = objective.loss(joined(params, rest), batch, step)
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Aux)):
-        raise TypeError(
-            f"{type(objective).__name__}.loss must return (statistics, Aux), not {type(result).__name__}"
-        )
-    stats, aux = result
+    result: object = objective.loss(joined(params, rest), batch, step)
+    match result:
+        case (stats, Aux() as aux):
+            pass
+        case _:
+            raise TypeError(
+                f"{type(objective).__name__}.loss must return (statistics, Aux), not {type(result).__name__}"
+            )
     if isinstance(stats, (jax.Array, float, int)):
         stats = Mean(stats, 1.0)
     return stats, aux

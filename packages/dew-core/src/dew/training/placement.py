@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -81,9 +82,10 @@ def state_shardings(boxed: TrainState, mesh: Mesh, layout: Layout) -> TrainState
         shape, sharding = _longest_suffix(names(path), params) or (None, whole)
         return sharding if shape == leaf.shape else whole
 
-    rest = jax.tree.map(lambda _: whole, boxed.replace(params=None, opt_state=None, ema=None))
-    averaged = None if boxed.ema is None else select(placed, lambda path: _holds(boxed.ema, path))
-    return rest.replace(
+    rest = jax.tree.map(lambda _: whole, replace(boxed, params=None, opt_state=None, ema=None))
+    averaged = None if boxed.ema is None else select(placed, lambda path: holds(boxed.ema, path))
+    return replace(
+        rest,
         params=placed,
         opt_state=jax.tree_util.tree_map_with_path(moment, boxed.opt_state),
         ema=averaged,
@@ -131,7 +133,8 @@ def _longest_suffix(
     return None
 
 
-def _holds(tree: Any, path: Names) -> bool:
+def holds(tree: Any, path: Names) -> bool:
+    """Whether nested dicts have an entry at `path`."""
     for name in path:
         if name not in tree:
             return False

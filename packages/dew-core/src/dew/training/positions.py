@@ -33,8 +33,8 @@ def packed_position(saved: bytes | None, share: DataPartition | None) -> list[di
 def position_for(records: list[dict[str, Any]], share: DataPartition, where: str) -> bytes | None:
     """The position the reader of `share` continues from, or None where none was saved.
 
-    A position that all shares have in common is global and serves any share; otherwise the share must be one of
-    those that wrote it.
+    A position that all shares have in common is global and serves any share; otherwise the share must be one
+    of those that wrote it.
 
     Raises:
         ValueError: positions differ between shares and `share` is none of them.

@@ -1,10 +1,13 @@
-"""Stopping in time: the first SIGINT or SIGTERM asks the run to save and stop, a second Ctrl-C stops at once."""
+"""Stopping in time.
+
+The first SIGINT or SIGTERM asks the run to save and stop, a second Ctrl-C stops at once.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -43,7 +46,7 @@ def request(signal_number: int = signal.SIGTERM) -> None:
 
 
 @contextmanager
-def watch() -> Iterator[None]:
+def watch() -> Generator[None]:
     """Turn signals into a request for the length of the block; the former handlers come back after it.
 
     Outside the main thread, where Python installs no handlers, signals keep their meaning.

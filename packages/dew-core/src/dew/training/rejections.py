@@ -50,7 +50,8 @@ class Rejections:
             else "with float16 compute set dynamic_scale=True; "
         )
         raise RejectedSteps(
-            f"the last {LIMIT} attempts, up to step {step}, had a loss or gradient that is not finite, and none of them "
+            f"the last {LIMIT} attempts, up to step {step}, had a loss or gradient that is not finite, and "
+            "none of them "
             f"changed the parameters. {remedy}otherwise lower the learning rate, clip gradients, or look for "
             "bad rows in the data (the batches of these steps)"
         )

@@ -1,8 +1,8 @@
 """Windows of composite statistics: terms that are no one ratio are reduced once, at the window's full sum.
 
-For statistics `s = sum_k s_k` and a loss `r(s)`, the window's gradient is `sum_k J_k^T (dr/ds)(s)`. The cotangent is
-known only when the last microbatch is in, so the microbatches are retained (rows, attempt, clock and the mutable
-collections each one read) and pulled back one after another at the commit.
+For statistics `s = sum_k s_k` and a loss `r(s)`, the window's gradient is `sum_k J_k^T (dr/ds)(s)`. The
+cotangent is known only when the last microbatch is in, so the microbatches are retained (rows, attempt, clock
+and the mutable collections each one read) and pulled back one after another at the commit.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ class ReplayWindow:
 
 
 def _cotangent_of(cotangent: Any, stats: Any) -> Any:
-    """The cotangent in the dtypes of one microbatch's statistics; integer statistics have the dtype without values."""
+    """The cotangent in the dtypes of one microbatch's statistics.
+
+    Integer statistics have the dtype without values.
+    """
 
     def fit(pulled: Any, leaf: Any) -> Any:
         return pulled if pulled.dtype == jax.dtypes.float0 else pulled.astype(leaf.dtype)

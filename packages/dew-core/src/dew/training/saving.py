@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dew.data.dataset import DataPartition
@@ -51,7 +52,7 @@ class Saver:
             return
         self.wait()
         if state.accumulation is not None and int(state.microstep) % int(state.window_size) == 0:
-            state = state.replace(accumulation=None)
+            state = replace(state, accumulation=None)
         scored_at, values = self._scored
         self._checkpoints.save(
             step,

@@ -11,7 +11,7 @@ from dew.objectives.base import Variables, merge
 from dew.training.scale import LossScale
 
 type Accumulation = dict[str, Any]
-"""The partial window as nested dicts of arrays, so that a checkpoint restores it without knowing the objective."""
+"""The partial window as nested dicts of arrays: a checkpoint restores it without knowing the objective."""
 
 
 @struct.dataclass

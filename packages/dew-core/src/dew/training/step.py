@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +29,8 @@ class StepResult(NamedTuple):
 
     Attributes:
         state: the next state; `state.step` counts this attempt whether or not it was accepted.
-        loss: the loss over the window's accepted prefix, this attempt included; NaN where nothing has support.
+        loss: the loss over the window's accepted prefix, this attempt included; NaN where nothing has
+            support.
         metrics: the loss's measurements of this microbatch.
         loss_finite: whether the statistics are finite; true as well where they have no support.
         accepted: whether the microbatch entered the window. A finite loss can have a gradient that is not.
@@ -56,7 +58,8 @@ def window_step(
                 lambda leaf: jnp.where(full, jnp.zeros_like(leaf), leaf), attempt.accumulation
             )
             accumulation = chosen(accepted, emptied, accumulation)
-        after = state.replace(
+        after = replace(
+            state,
             step=state.step + 1,
             microstep=state.microstep + accepted.astype(jnp.int32),
             updates=moved.updates,
@@ -73,12 +76,15 @@ def window_step(
 
 
 def custom_step(body: StepBody) -> Callable[[TrainState, Batch], StepResult]:
-    """The step around a body of the user's own: it advances the attempted clock and reads the accepted one."""
+    """The step around a body of the user's own.
+
+    It advances the attempted clock and reads the accepted one.
+    """
 
     def step(state: TrainState, batch: Batch) -> StepResult:
         after, loss, aux = body(state, batch)
         accepted = after.microstep > state.microstep
-        after = after.replace(step=state.step + 1)
+        after = replace(after, step=state.step + 1)
         return StepResult(after, loss, dict(aux.metrics), jnp.isfinite(loss), accepted)
 
     return step

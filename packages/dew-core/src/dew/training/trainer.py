@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -47,8 +48,9 @@ class Trainer:
         dynamic_scale: scale the loss for half-precision gradients, and keep the scale's history in the state.
         checkpoints: where the run is saved and resumed from; borrowed.
         tracker: what hears of the run; borrowed.
-        step: a factory `(objective, optimizer) -> body` with `body(state, batch) -> (state, loss, aux)`. The body
-            owns every clock but `state.step`, and reads `state.window_size` and `state.scale` for itself.
+        step: a factory `(objective, optimizer) -> body` with `body(state, batch) -> (state, loss, aux)`. The
+            body owns every clock but `state.step`, and reads `state.window_size` and `state.scale` for
+            itself.
         rollout: makes the training arrays from each batch.
         profile: the steps to trace.
 
@@ -75,9 +77,7 @@ class Trainer:
         profile: ProfileWindow | None = None,
     ) -> None:
         if not (
-            isinstance(key, jax.Array)
-            and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
-            and not key.shape
+            hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and not key.shape
         ):
             raise TypeError(f"key={key!r} must be one typed key; make it with jax.random.key(seed)")
         if accumulation < 1:
@@ -109,20 +109,20 @@ class Trainer:
     def initial_state(self) -> TrainState:
         """The state before the first attempt, on the default device, not placed."""
         boxed = self._create(self.objective.initializer, self.key)
-        return boxed.replace(params=unboxed(boxed.params))
+        return replace(boxed, params=unboxed(boxed.params))
 
     def place(self) -> tuple[TrainState, TrainState, bytes | None]:
         """The placed state, its shardings, and the data position to continue from.
 
-        The latest checkpoint is restored into place where there is one; otherwise the state is initialised under
-        jit, directly into its shardings, and the position is None.
+        The latest checkpoint is restored into place where there is one; otherwise the state is initialised
+        under jit, directly into its shardings, and the position is None.
 
         Raises:
             ValueError: the layout leaves too much replicated, or the checkpoint does not fit this run.
         """
         boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
         shardings = state_shardings(boxed, self.mesh, self.layout)
-        abstract = boxed.replace(params=unboxed(boxed.params))
+        abstract = replace(boxed, params=unboxed(boxed.params))
         self.layout.check(abstract.params["params"], shardings.params["params"], self.mesh)
         if self.checkpoints is not None and self.checkpoints.latest is not None:
             state, position = self._restored(self.checkpoints, abstract, shardings)
@@ -163,7 +163,8 @@ class Trainer:
             steps: the final attempted step. A run that is already there does no work.
             log_every: attempts between training log ticks.
             eval_every: attempts between validation passes, with one more at the end; None never validates.
-            checkpoint_every: attempts between checkpoints; with `checkpoints` one is written at the end as well.
+            checkpoint_every: attempts between checkpoints; with `checkpoints` one is written at the end as
+                well.
             metrics: reduce the validation artifacts; the best checkpoint follows the first.
             preview: draw the objective's display artifacts at each validation.
 
@@ -195,7 +196,7 @@ class Trainer:
 
     def _create_unboxed(self, initializer: Any, key: jax.Array) -> TrainState:
         boxed = self._create(initializer, key)
-        return boxed.replace(params=unboxed(boxed.params))
+        return replace(boxed, params=unboxed(boxed.params))
 
     def _restored(
         self, checkpoints: Checkpoints, abstract: TrainState, shardings: TrainState
@@ -203,8 +204,8 @@ class Trainer:
         step = checkpoints.latest
         partial: Any = checkpoints.stored(step).get("accumulation")
         if partial is not None:
-            abstract = abstract.replace(accumulation=partial)
-            shardings = shardings.replace(accumulation=accumulation_shardings(partial, shardings, self.mesh))
+            abstract = replace(abstract, accumulation=partial)
+            shardings = replace(shardings, accumulation=accumulation_shardings(partial, shardings, self.mesh))
         template = described(abstract, shardings)
         state, position = checkpoints.restore(template, step, share=data_partition(self.mesh))
         if int(state.window_size) != self.accumulation and self._step is None:

@@ -35,5 +35,8 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def chosen(condition: jax.Array, yes: Any, no: Any) -> Any:
-    """`yes` where the scalar `condition` holds, else `no`, leaf by leaf; a leaf that is the same object is kept."""
+    """`yes` where the scalar `condition` holds, else `no`, leaf by leaf.
+
+    A leaf that is the same object is kept.
+    """
     return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), yes, no)

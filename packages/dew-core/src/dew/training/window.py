@@ -1,7 +1,8 @@
 """The accumulation window: `K` accepted microbatches make one update, whatever their masses.
 
-With a shared mean the loss of a window is `sum(total) / sum(mass)` and, mass being free of the parameters, its
-gradient is `sum(grad total) / sum(mass)`: gradients of totals are added in working precision and divided once.
+With a shared mean the loss of a window is `sum(total) / sum(mass)` and, mass being free of the parameters,
+its gradient is `sum(grad total) / sum(mass)`: gradients of totals are added in working precision and divided
+once.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class MeanWindow:
             return wide_scalar(stats.total), (jax.lax.stop_gradient(wide_scalar(stats.mass)), aux)
 
         total, pull, (mass, aux) = jax.vjp(total_of, params, has_aux=True)
-        # Half precision differentiates the scaled mean, whose range the scale is tuned to, and restores the sum.
+        # Half precision differentiates the scaled mean, whose range the scale fits, and restores the sum.
         unit = jnp.where(mass > 0, mass, 1) if state.scale is not None else jnp.ones_like(mass)
         factor = jnp.asarray(loss_factor(state.scale), total.dtype)
         (pulled,) = pull((factor / unit).astype(total.dtype))
