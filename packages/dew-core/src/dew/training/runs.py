@@ -74,7 +74,7 @@ class Run:
 
         Raises:
             FileNotFoundError: the run has no complete checkpoint of that step.
-            ValueError: the checkpoint does not hold the configured model, or holds no average although `ema` is
+            ValueError: the checkpoint does not hold the configured model, or no average although `ema` is
                 True.
         """
         if ema and not self.has_average(step):
