@@ -86,7 +86,7 @@ def test_run_config_has_the_documented_fields_in_order():
 
 def test_wandb_needs_a_project_and_reports_online():
     assert Wandb("mine") == Wandb(project="mine", entity=None, offline=False)
-    with pytest.raises(ValueError, match="wandb.project"):
+    with pytest.raises(ValueError, match=r"wandb\.project"):
         Wandb("")
 
 
