@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from dew.cli.errors import UserError
 from dew.cli.pages import of_kind, table
-from dew.cli.slots import NONE, Slot, choose, fields_of, slots
+from dew.cli.slots import NONE, Slot, choose, fields_of, slots, spelled
 from dew.config.arguments import JsonArgument, constructor
 
 RESUME = "--resume"
@@ -174,7 +174,7 @@ def description(name: str, cls: type[Any], found: list[Slot]) -> str:
     rows = [(f"{RESUME} RUN", "Go on with the run in this folder; options given here come on top.")]
     for slot in found:
         shown = sorted(choice for choice in slot.arms if choice != NONE or slot.default is not None)
-        rows += [(f"{slot.path}:{choice}", slot.summaries[choice]) for choice in shown]
+        rows += [(f"{spelled(slot.path)}:{choice}", slot.summaries[choice]) for choice in shown]
     rows += [(f"--model.architecture {part.name}", part.summary) for part in of_kind("model")]
     heading = "choices, before or after the options they bring (CHOICE --help shows those):"
     return f"{text}\n\n{heading}\n{table(rows)}"

@@ -69,7 +69,7 @@ def arms_of(hint: Any) -> tuple[Any, ...]:
 
 
 def registered(base: type) -> tuple[str, dict[str, tuple[type, str]]]:
-    """The kind whose components derive from `base`; the class and the summary of those that can be imported."""
+    """The kind whose components derive from `base`; class and summary of those that can be imported."""
     for kind in REGISTERED:
         registry = registry_of(kind)
         found: dict[str, tuple[type, str]] = {}
@@ -97,13 +97,13 @@ def slot_of(path: str, hint: Any, default: object) -> Slot | None:
     for record in records:
         kind, members = registered(record)
         kinds.add(kind)
-        found |= members or {spelled_class(record): (record, first_line(record))}
+        found |= members or {plain_name(path, record, len(records)): (record, first_line(record))}
     if not records or (len(found) == 1 and not optional and kinds == {""}):
         return None
     if optional:
         found[NONE] = (None, "Leave it out.")
     if default is not None and type(default) not in (each for each, _ in found.values()):
-        found[spelled_class(type(default))] = (type(default), first_line(type(default)))
+        found[plain_name(path, type(default), 2)] = (type(default), first_line(type(default)))
     return Slot(
         path,
         kinds.pop() if len(kinds) == 1 else "",
@@ -118,10 +118,11 @@ def first_line(record: type) -> str:
     return (record.__doc__ or "").strip().partition("\n")[0]
 
 
-def spelled_class(cls: type) -> str:
-    """`ProfileWindow` as `profile-window`."""
-    name = cls.__name__
-    return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+def plain_name(path: str, record: type, choices: int) -> str:
+    """What chooses an unregistered record: the field's own name for the only one, else that of its class."""
+    if choices == 1:
+        return spelled(path.rpartition(".")[2])
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", record.__name__).lower()
 
 
 def fields_of(cls: type, instance: object) -> Iterator[tuple[dataclasses.Field[Any], Any, object]]:

@@ -1,0 +1,1 @@
+"""Fit a small network to a noisy sine."""
