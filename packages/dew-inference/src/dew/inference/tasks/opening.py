@@ -1,0 +1,80 @@
+"""`pipeline`: from a source to its task."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from dew.config.files import read_record
+from dew.registry import tasks
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from dew.inference.text import TextGeneration
+    from dew.registry import DtypeName
+    from dew.training import Layout, MeshSpec
+
+
+def pipeline(
+    source: str | os.PathLike[str],
+    *,
+    mesh: Mesh | MeshSpec | None = None,
+    layout: Layout | None = None,
+    dtype: DtypeName | Literal["auto"] | None = None,
+    param_dtype: DtypeName | Literal["auto"] | None = None,
+    ema: bool = True,
+    step: int | None = None,
+    revision: str | None = None,
+) -> TextGeneration:
+    """The task of a trained run, picked by the objective that its `run.json` names.
+
+    Args:
+        source: the run's folder.
+        mesh: the devices; None is the first device alone.
+        layout: where parameters stand on `mesh`.
+        dtype: computes; None or "auto" keeps the run's.
+        param_dtype: stores; None or "auto" keeps the run's.
+        ema: the averaged weights; False takes the live ones.
+        step: the checkpoint; None takes the newest.
+        revision: refused; a run's folder has none.
+
+    Raises:
+        FileNotFoundError: `source` is no run's folder.
+        ValueError: the objective's family is not installed, or an argument it refuses.
+
+    Example:
+        >>> task = dew.pipeline("runs/lm-20261129-120000")
+        >>> task("def ", 64, seed=0).text
+    """
+    if revision is not None:
+        raise ValueError(
+            f"revision={revision!r} belongs to a published model; a run's folder has no revisions"
+        )
+    directory = os.fspath(source)
+    task: Any = tasks.get(recorded_objective(directory))
+    return task.from_run(
+        directory, mesh=mesh, layout=layout, dtype=dtype, param_dtype=param_dtype, ema=ema, step=step
+    )
+
+
+def recorded_objective(directory: str) -> str:
+    """The name of the objective that the run in `directory` trained.
+
+    Raises:
+        FileNotFoundError: no `run.json` there.
+        ValueError: it names no objective.
+    """
+    if "://" not in directory and not os.path.isdir(directory):
+        raise FileNotFoundError(
+            f"{directory} is no folder here; give a run's folder, which holds run.json "
+            "(models on the Hugging Face Hub are not read yet)"
+        )
+    record = read_record(directory)
+    name = record.get("objective")
+    if not isinstance(name, str):
+        raise ValueError(
+            f"{os.path.join(directory, 'run.json')} names objective={name!r}; it must name the objective "
+            "that was trained"
+        )
+    return name

@@ -1,0 +1,21 @@
+"""Text generation as a task: a decoder, its weights, its tokenizer and the policy it samples by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dew.lazy import lazy
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Processor": "dew.inference.text.processor:dew-lm",
+        "RunProcessor": "dew.inference.text.processor:dew-lm",
+        "TextGeneration": "dew.inference.text.task:dew-lm",
+    },
+)
+
+if TYPE_CHECKING:
+    from dew.inference.text.processor import Processor as Processor
+    from dew.inference.text.processor import RunProcessor as RunProcessor
+    from dew.inference.text.task import TextGeneration as TextGeneration

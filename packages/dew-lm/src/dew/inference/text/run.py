@@ -1,0 +1,112 @@
+"""What a run's directory tells a text task."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from dew.data.text import load_tokenizer
+from dew.inference.text.processor import RunProcessor
+from dew.objectives.base import Variables, thaw
+from dew.objectives.lm import LMObjective, LMRunConfig
+from dew.sampling.text import Sampling
+from dew.training.runs import load_run
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from dew.training import Layout, MeshSpec
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run's model and how the run itself samples from it.
+
+    Attributes:
+        model: the decoder, computing in the dtype that was asked for.
+        variables: the trained tree.
+        processor: the run's tokenizer.
+        sampling: the run's preview policy.
+        max_new_tokens: the length of the run's previews, or None where it shows none.
+    """
+
+    model: Any
+    variables: Variables
+    processor: RunProcessor
+    sampling: Sampling
+    max_new_tokens: int | None
+
+
+def open_run(
+    directory: str | os.PathLike[str],
+    *,
+    ema: bool,
+    step: int | None,
+    mesh: Mesh | MeshSpec | None,
+    layout: Layout | None,
+    dtype: str | None,
+    param_dtype: str | None,
+) -> OpenedRun:
+    """Read a language-model run; the arguments are those of `TextGeneration.from_run`.
+
+    Raises:
+        ValueError: the run trained something else, or its checkpoint is not what `run.json` describes.
+        FileNotFoundError: no run, checkpoint or tokenizer there.
+    """
+    run = load_run(directory)
+    config = run.config
+    if not isinstance(config, LMRunConfig):
+        raise ValueError(
+            f"{run.directory} trained objective={config.objective!r}, which is no language model; "
+            "open it with dew.pipeline"
+        )
+    objective = run.objective()
+    assert isinstance(objective, LMObjective)
+    variables = run.restore(
+        step,
+        ema=ema and config.ema_decay is not None,
+        dtype=named_dtype("param_dtype", param_dtype),
+        mesh=_mesh(mesh),
+        layout=layout,
+        objective=objective,
+    )
+    model = objective.model
+    compute = named_dtype("dtype", dtype)
+    if compute is not None:
+        model = cast("Any", model).clone(dtype=compute)
+    return OpenedRun(
+        model=model,
+        variables=thaw(variables),
+        processor=RunProcessor(load_tokenizer(config.tokenizer)),
+        sampling=config.sampling,
+        max_new_tokens=config.sample_tokens or None,
+    )
+
+
+def named_dtype(field: str, name: str | None) -> jnp.dtype | None:
+    """The dtype called `name`; None for None and "auto", which keep what is stored.
+
+    Raises:
+        ValueError: no floating dtype has that name.
+    """
+    if name is None or name == "auto":
+        return None
+    try:
+        found = jnp.dtype(name)
+    except TypeError as error:
+        raise ValueError(f"{field}={name!r} is no dtype; use float32, bfloat16 or float16") from error
+    if not jnp.issubdtype(found, jnp.floating):
+        raise ValueError(f"{field}={name!r} is no floating dtype; use float32, bfloat16 or float16")
+    return found
+
+
+def _mesh(mesh: Mesh | MeshSpec | None) -> Mesh | None:
+    if mesh is None or isinstance(mesh, jax.sharding.Mesh):
+        return mesh
+    from dew.training import build_mesh
+
+    return build_mesh(mesh)

@@ -1,0 +1,246 @@
+"""The text generation task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import jax
+import numpy as np
+
+from dew.inference.text.processor import Processor, settled
+from dew.inference.text.rows import Request, read_request
+from dew.nn.inputs import ModelInputs
+from dew.sampling.decoding import LogitsTransform, Stopping, Strategy
+from dew.sampling.text import Decoding, Generation, Sampling, generate
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from dew.registry import DtypeName
+    from dew.training import Layout, MeshSpec
+
+CHUNK = 16
+"""Tokens a stream draws before it hands their text on."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextGeneration:
+    """A decoder bound to weights, continuing texts or token rows.
+
+    The task keeps the variables mapping as it was at construction; arrays in it are shared, so do not donate
+    or delete them while the task is used. Calls of equal shapes and controls reuse one executable, also after
+    `bind`.
+
+    Attributes:
+        model: a causal decoder.
+        variables: the complete variables tree.
+        processor: between text and ids; None serves token rows alone.
+        sampling: the policy of calls that name none.
+        max_new_tokens: the budget of calls that name none.
+        max_length: where no budget is set, prompt and response together.
+        n: continuations of each prompt.
+        logits: the whole chain of transforms, in place of the policy's; None is the policy's.
+        stopping: criteria beside the policy's end token.
+        strategy: None or `Sample()`.
+    """
+
+    model: Any
+    variables: Mapping[str, Any]
+    processor: Processor | None = None
+    sampling: Sampling = Sampling()
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    n: int = 1
+    logits: Sequence[LogitsTransform] | None = None
+    stopping: Sequence[Stopping] = ()
+    strategy: Strategy | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "max_length", "n"):
+            value: int | None = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        # Maps are rebuilt and leaves kept: what the caller does to the mapping later does not reach the task.
+        object.__setattr__(self, "variables", jax.tree.map(lambda leaf: leaf, dict(self.variables)))
+
+    def __call__(
+        self,
+        request: Request,
+        max_new_tokens: int | None = None,
+        *,
+        key: jax.Array | None = None,
+        seed: int | None = None,
+        n: int | None = None,
+        sampling: Sampling | None = None,
+        images: object | None = None,
+        logits: Sequence[LogitsTransform] | None = None,
+        stopping: Sequence[Stopping] | None = None,
+        strategy: Strategy | None = None,
+    ) -> Generation:
+        """Continue every prompt of `request`. A value given here replaces the task's own.
+
+        Args:
+            request: a text, several, token ids, rows of them, an integer array, or `ModelInputs`.
+            max_new_tokens: the budget.
+            key: as in `generate`.
+            seed: as in `generate`.
+            n: continuations of each prompt.
+            sampling: the policy; it also clears a chain bound to the task.
+            images: refused; this decoder reads no images.
+            logits: the whole chain of transforms.
+            stopping: criteria beside the policy's end token.
+            strategy: None or `Sample()`.
+
+        Raises:
+            ValueError: no budget anywhere, text without a processor, or what `generate` refuses.
+            TypeError: texts mixed with ids, or ids that are not integers.
+        """
+        if images is not None:
+            raise ValueError("images are not read by this decoder; leave them out")
+        inputs, budget, controls = self._resolve(
+            request, max_new_tokens, sampling=sampling, logits=logits, stopping=stopping, strategy=strategy
+        )
+        drawn = generate(
+            self.model,
+            self.variables,
+            inputs,
+            budget,
+            key=key,
+            seed=seed,
+            n=self.n if n is None else n,
+            **controls,
+        )
+        return drawn.replace(processor=self.processor)
+
+    def stream(
+        self,
+        request: Request,
+        max_new_tokens: int | None = None,
+        *,
+        key: jax.Array | None = None,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        logits: Sequence[LogitsTransform] | None = None,
+        stopping: Sequence[Stopping] | None = None,
+    ) -> Iterator[str]:
+        """The response to one prompt as pieces of text, while it is drawn.
+
+        The pieces joined are the text that one call with these arguments and `n=1` gives: the same compiled
+        loop is entered again every 16 tokens with its carried state. A piece ends at a whole character.
+
+        Raises:
+            ValueError: a request of several rows, a task without a processor, and what a call raises.
+        """
+        if self.processor is None:
+            raise ValueError("the task has no processor to write text with; call it for token ids")
+        inputs, budget, controls = self._resolve(
+            request, max_new_tokens, sampling=sampling, logits=logits, stopping=stopping, strategy=None
+        )
+        if inputs.tokens.shape[0] != 1:
+            raise ValueError(f"a stream continues one prompt; the request holds {inputs.tokens.shape[0]}")
+        decoding = Decoding.prepare(
+            self.model, self.variables, inputs, budget, key=key, seed=seed, **controls
+        )
+        return self._pieces(decoding, self.processor)
+
+    def bind(self, variables: Mapping[str, Any]) -> TextGeneration:
+        """This task over other weights; compiled executables are kept."""
+        return replace(self, variables=variables)
+
+    def decode(self, generation: Generation) -> tuple[str, ...]:
+        """The response of each row as text.
+
+        Raises:
+            ValueError: the task has no processor.
+        """
+        if self.processor is None:
+            raise ValueError("the task has no processor to write text with; read generation.responses()")
+        return generation.replace(processor=self.processor).text
+
+    @classmethod
+    def from_run(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        ema: bool = True,
+        step: int | None = None,
+        mesh: Mesh | MeshSpec | None = None,
+        layout: Layout | None = None,
+        dtype: DtypeName | Literal["auto"] | None = None,
+        param_dtype: DtypeName | Literal["auto"] | None = None,
+    ) -> Self:
+        """The model of a training run, with the run's tokenizer, preview policy and preview length.
+
+        Args:
+            directory: the run's folder.
+            ema: the averaged weights, where the run is configured to keep an average; False takes the live
+                ones.
+            step: the checkpoint; None takes the newest.
+            mesh: the devices; None is the first device alone.
+            layout: where parameters stand on `mesh`.
+            dtype: computes; None or "auto" keeps the run's.
+            param_dtype: stores; None or "auto" keeps the run's.
+
+        Raises:
+            FileNotFoundError: no run or no complete checkpoint there.
+            ValueError: a run of another kind, or a checkpoint that is not what `run.json` describes.
+        """
+        from dew.inference.text.run import open_run
+
+        run = open_run(
+            directory, ema=ema, step=step, mesh=mesh, layout=layout, dtype=dtype, param_dtype=param_dtype
+        )
+        return cls(
+            run.model,
+            run.variables,
+            run.processor,
+            sampling=run.sampling,
+            max_new_tokens=run.max_new_tokens,
+        )
+
+    def _resolve(
+        self, request: Request, max_new_tokens: int | None, **given: Any
+    ) -> tuple[ModelInputs, int, dict[str, Any]]:
+        """The request's rows, its budget and its controls, each from the call or else from the task."""
+        policy = given["sampling"] or self.sampling
+        bound = self.logits if given["sampling"] is None else None
+        inputs = read_request(request, self.processor, policy.pad_id)
+        controls = {
+            "sampling": policy,
+            "logits": bound if given["logits"] is None else given["logits"],
+            "stopping": self.stopping if given["stopping"] is None else given["stopping"],
+            "strategy": given["strategy"] or self.strategy,
+        }
+        return inputs, self._budget(max_new_tokens, inputs.tokens.shape[-1]), controls
+
+    def _budget(self, asked: int | None, width: int) -> int:
+        if asked is not None:
+            return asked
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        if self.max_length is None:
+            raise ValueError("neither the call nor the task sets max_new_tokens; give one")
+        if self.max_length <= width:
+            raise ValueError(
+                f"max_length={self.max_length} leaves no token after a prompt of {width} slots; "
+                "give max_new_tokens or a shorter prompt"
+            )
+        return self.max_length - width
+
+    def _pieces(self, decoding: Decoding, processor: Processor) -> Iterator[str]:
+        progress = decoding.advance(decoding.begin(), CHUNK - 1)
+        written = ""
+        while True:
+            drawn = decoding.record([progress.carry])
+            text = processor.decode(drawn.responses()[0])
+            done = progress.drawn >= decoding.budget or not bool(np.asarray(progress.carry.state.active)[0])
+            ready = text if done else settled(text)
+            if ready.startswith(written) and len(ready) > len(written):
+                yield ready[len(written) :]
+                written = ready
+            if done:
+                return
+            progress = decoding.advance(progress, CHUNK)
