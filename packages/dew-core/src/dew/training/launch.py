@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dew.config.run import RunConfig
     from dew.data.dataset import Dataset
     from dew.objectives.base import Metric, Objective
+    from dew.telemetry.tracker import Tracker
     from dew.training.state import TrainState
 
 
@@ -96,7 +97,8 @@ def launch(
     checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
     latest = checkpoints.latest
     changes = admit(config, directory, resumes=latest is not None)
-    if latest is not None and latest >= plan.steps:
+    finished = latest is not None and latest >= plan.steps
+    if finished:
         say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
     facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
     trainer = Trainer(
@@ -108,7 +110,7 @@ def launch(
         accumulation=trainer_config.accumulation,
         dynamic_scale=trainer_config.dynamic_scale,
         checkpoints=checkpoints,
-        tracker=open_tracker(directory, record=config.to_dict(), summary=facts, wandb=trainer_config.wandb),
+        tracker=None if finished else reporter(config, directory, facts),
         profile=trainer_config.profile,
     )
     try:
@@ -152,6 +154,13 @@ def admit(config: RunConfig, directory: str, *, resumes: bool) -> Changes:
         error = problem
     agree_process_phase("writing run.json", error)
     return changes
+
+
+def reporter(config: RunConfig, directory: str, facts: Mapping[str, object]) -> Tracker | None:
+    """The trackers of a run, on process zero alone."""
+    if jax.process_index() != 0:
+        return None
+    return open_tracker(directory, record=config.to_dict(), summary=facts, wandb=config.trainer.wandb)
 
 
 def say(message: str) -> None:
