@@ -1,4 +1,6 @@
-"""Datasets over Grain: one global order, its shares, its positions and the refusal of other data's positions."""
+"""Datasets over Grain: one global order, its shares, and positions that other data refuses."""
+
+from itertools import chain
 
 import grain
 import numpy as np
@@ -39,7 +41,9 @@ def test_shuffled_epochs_each_hold_every_record_once_and_differ():
 def test_shares_together_are_the_global_batch(count):
     data = counted(records=11, batch=8)
     shares = [take(data.train(DataPartition(index, count)), 3) for index in range(count)]
-    assert [sum(parts, []) for parts in zip(*shares, strict=True)] == take(data.train(DataPartition()), 3)
+    assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == take(
+        data.train(DataPartition()), 3
+    )
 
 
 def test_position_of_one_share_continues_any_other_layout():

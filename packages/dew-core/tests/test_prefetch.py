@@ -158,9 +158,9 @@ def test_failing_close_of_an_ended_source_reaches_the_consumer(mesh):
 
 
 def test_a_failing_close_is_noted_on_the_read_failure(mesh):
-    with DevicePrefetchIterator(Source(fail_at=0, close_error=OSError("stuck file")), mesh) as reader:
-        with pytest.raises(OSError, match="record 0") as caught:
-            next(reader)
+    source = Source(fail_at=0, close_error=OSError("stuck file"))
+    with DevicePrefetchIterator(source, mesh) as reader, pytest.raises(OSError, match="record 0") as caught:
+        next(reader)
     assert "stuck file" in caught.value.__notes__[0]
 
 
@@ -171,7 +171,7 @@ def test_a_read_that_never_returns_times_out_and_close_can_be_retried(mesh):
     consumer = threading.Thread(target=lambda: next(reader, None))
     consumer.start()
     until(lambda: source.events == ["next"])
-    with pytest.raises(TimeoutError, match="did not stop within 0.05 s"):
+    with pytest.raises(TimeoutError, match=r"did not stop within 0\.05 s"):
         reader.close(timeout=0.05)
     consumer.join(5)
     assert not consumer.is_alive()
@@ -194,9 +194,9 @@ def test_request_stop_interrupts_a_blocked_read(mesh):
 
 
 def test_body_error_is_kept_when_closing_fails_too(mesh):
-    with pytest.raises(KeyError) as caught:
-        with DevicePrefetchIterator(Source(close_error=OSError("stuck file")), mesh):
-            raise KeyError("body")
+    source = Source(close_error=OSError("stuck file"))
+    with pytest.raises(KeyError) as caught, DevicePrefetchIterator(source, mesh):
+        raise KeyError("body")
     assert "stuck file" in caught.value.__notes__[0]
 
 
