@@ -183,7 +183,7 @@ SCALARS = {
 
 
 def constructed(cls):
-    """Instances of `cls`: each field at its default or drawn by its annotation, where the class accepts it."""
+    """Instances of `cls`: each field at its default or drawn by its annotation, as the class accepts."""
 
     def attempt(fields):
         try:

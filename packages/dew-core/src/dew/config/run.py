@@ -81,7 +81,15 @@ class RunConfig:
         )
 
     def run_name(self, recipe: str) -> str:
-        """`trainer.name`, or a fresh name that begins with `recipe`."""
+        """`trainer.name`, or a fresh name that begins with `recipe`.
+
+        Raises:
+            ValueError: no name in a pool of processes, each of which would make another.
+        """
+        import jax
+
+        if self.trainer.name is None and jax.distributed.is_initialized():
+            raise ValueError("trainer.name=None; set it, since several processes train one run")
         return self.trainer.name or fresh_name(self.trainer.checkpoint_dir, recipe)
 
     def to_dict(self) -> dict[str, JSON]:

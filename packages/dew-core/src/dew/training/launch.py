@@ -18,6 +18,7 @@ from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
 from dew.training.optim.build import build_optimizer
 from dew.training.record import Changes, permitted_changes
+from dew.training.runtime import prepare_process
 from dew.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def launch(
     summary: Mapping[str, object] | None,
 ) -> TrainState:
     """Train, or go on with, the run called `name`. See `RunConfig.train`."""
+    prepare_process(config.trainer)
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)
     trainer_config = config.trainer

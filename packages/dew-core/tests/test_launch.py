@@ -1,0 +1,183 @@
+"""`RunConfig.train`: a run's directory, its record, going on, and finishing."""
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import types
+
+import grain
+import jax
+import numpy as np
+import pytest
+
+import dew.plugins.loader as loader
+from dew.config import OptimConfig, RunConfig, TrainerConfig
+from dew.data.config import DatasetSpec, Loading
+from dew.data.dataset import Dataset
+from dew.plugins import Component
+from dew.training.optim.config import Linear
+from dew.training.preemption import Preempted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows(DatasetSpec):
+    """Forty rows of a line with three slopes."""
+
+    loading: Loading = dataclasses.field(default_factory=lambda: Loading(workers=0))
+
+    def load(self, *, batch, tokenize=None):
+        inputs = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+        rows = [{"x": x, "y": x @ np.arange(3, dtype=np.float32), "m": np.float32(1)} for x in inputs]
+        source = grain.MapDataset.source(rows).seed(self.seed).shuffle()
+        return Dataset.from_grain(source, batch=batch, records=40, loading=self.loading)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """Register `Rows` as the dataset `rows`."""
+    module = types.ModuleType("rows_parts")
+    module.Rows = Rows
+    monkeypatch.setitem(sys.modules, "rows_parts", module)
+    held = loader.installed()
+    part = Component("dataset", "rows", "rows_parts:Rows", "A line.")
+    catalog = dataclasses.replace(held, components={**held.components, ("dataset", "rows"): part})
+    monkeypatch.setattr(loader, "installed", lambda: catalog)
+
+
+def config(folder, *, steps=6, optim=None, objective="line", **trainer):
+    return RunConfig(
+        data=Rows(),
+        optim=optim or OptimConfig(learning_rate=0.1),
+        trainer=TrainerConfig(
+            **{"checkpoint_dir": str(folder), "batch_size": 8, "steps": steps, "log_every": 2} | trainer
+        ),
+        objective=objective,
+    )
+
+
+def train(run, toys, *, name="a", objective=None, batch=8, **options):
+    return run.train(objective or toys.Regression(), run.data.load(batch=batch), name=name, **options)
+
+
+def journal(folder, name="a"):
+    lines = (folder / name / "tracking" / "journal.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_run_leaves_its_record_checkpoints_and_journal(tmp_path, toys, capsys):
+    run = config(tmp_path)
+    state = train(run, toys)
+    assert int(state.step) == 6
+    assert RunConfig.load(str(tmp_path / "a")) == dataclasses.replace(
+        run, trainer=dataclasses.replace(run.trainer, name="a")
+    )
+    assert (tmp_path / "a" / "checkpoints" / "6").is_dir()
+    assert {row["step"] for row in journal(tmp_path) if row["kind"] == "metrics"} == {2, 4, 6}
+    assert f"The run is in {tmp_path}/a" in capsys.readouterr().out
+
+
+def test_going_on_equals_training_through(tmp_path, toys):
+    whole = train(config(tmp_path, steps=9), toys, name="whole")
+    train(config(tmp_path, steps=4), toys)
+    parts = train(config(tmp_path, steps=9), toys)
+    np.testing.assert_array_equal(parts.params["params"]["w"], whole.params["params"]["w"])
+
+
+def test_a_finished_run_does_no_work_and_says_so(tmp_path, toys, capsys):
+    first = train(config(tmp_path), toys)
+    before = journal(tmp_path)
+    again = train(config(tmp_path), toys)
+    np.testing.assert_array_equal(first.params["params"]["w"], again.params["params"]["w"])
+    assert journal(tmp_path) == before
+    assert f"{tmp_path}/a is finished: step 6 of 6" in capsys.readouterr().out
+
+
+def test_what_decides_the_result_may_not_change_and_is_named_with_both_values(tmp_path, toys):
+    train(config(tmp_path), toys)
+    record = (tmp_path / "a" / "run.json").read_text()
+    changed = config(tmp_path, steps=8, seed=3, optim=OptimConfig(learning_rate=0.2))
+    with pytest.raises(ValueError) as refused:
+        train(changed, toys)
+    assert "optim.learning_rate was 0.1, now 0.2; trainer.seed was 0, now 3" in str(refused.value)
+    assert "trainer.steps" not in str(refused.value)
+    assert (tmp_path / "a" / "run.json").read_text() == record
+
+
+def test_length_and_cadences_may_change_and_the_old_values_go_to_the_journal(tmp_path, toys):
+    train(config(tmp_path), toys)
+    train(config(tmp_path, steps=8, log_every=1, keep=5), toys)
+    assert RunConfig.load(str(tmp_path / "a")).trainer.steps == 8
+    resumed = next(row for row in journal(tmp_path) if row["kind"] == "resumed")
+    assert resumed["summary"]["changed"] == {
+        "trainer.keep": [2, 5],
+        "trainer.steps": [6, 8],
+        "trainer.log_every": [2, 1],
+    }
+
+
+def test_a_run_that_never_saved_may_start_over_with_other_settings(tmp_path, toys):
+    class Broken(toys.Regression):
+        def loss(self, params, batch, step):
+            raise RuntimeError("broken on purpose")
+
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        train(config(tmp_path), toys, objective=Broken())
+    assert int(train(config(tmp_path, seed=5), toys).step) == 6
+    assert RunConfig.load(str(tmp_path / "a")).trainer.seed == 5
+
+
+def test_schedules_span_the_updates_of_the_run(tmp_path, toys):
+    optim = OptimConfig(learning_rate=1.0, optimizer="adam", schedule=Linear())
+    run = config(tmp_path, steps=4, accumulation=2, optim=optim)
+    state = train(run, toys)
+    # Two updates at rates 1 and 1/2, so Adam's bounded steps move a weight by at most 3/2.
+    start = toys.Regression().init(jax.random.fold_in(jax.random.key(0), 0xFFFFFFFD))["params"]["w"]
+    moved = np.abs(np.asarray(state.params["params"]["w"] - start))
+    assert int(state.updates) == 2
+    assert 1.0 < moved.max() <= 1.5 + 1e-5
+
+
+def test_a_dataset_at_another_batch_is_refused_before_anything_is_written(tmp_path, toys):
+    with pytest.raises(
+        ValueError, match=r"opened at batch 4 and trainer\.batch_size=8; load it with batch=8"
+    ):
+        train(config(tmp_path), toys, batch=4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_shorter_than_one_update_is_refused(tmp_path, toys):
+    with pytest.raises(ValueError, match=r"3 steps ends before its first update of trainer\.accumulation=4"):
+        train(config(tmp_path, steps=3, accumulation=4), toys)
+
+
+def test_evaluating_without_validation_data_is_refused_where_it_was_asked_for(tmp_path, toys):
+    with pytest.raises(ValueError, match=r"trainer\.eval_every=2, but the dataset has no validation data"):
+        train(config(tmp_path, eval_every=2), toys)
+
+
+def test_without_an_objectives_name_nothing_is_trained(tmp_path, toys):
+    with pytest.raises(ValueError, match="objective=None cannot be saved"):
+        train(config(tmp_path, objective=None), toys)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_stopped_run_saves_says_how_to_go_on_and_does(tmp_path, toys, capsys):
+    whole = train(config(tmp_path, steps=9), toys, name="whole")
+
+    class Stopping(toys.Regression):
+        def count_units(self, batch):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().count_units(batch)
+
+    with pytest.raises(Preempted):
+        train(config(tmp_path, steps=9), toys, objective=Stopping())
+    assert "Go on with: train(..., name='a')" in capsys.readouterr().out
+    state = train(config(tmp_path, steps=9), toys)
+    np.testing.assert_array_equal(state.params["params"]["w"], whole.params["params"]["w"])
+
+
+def test_a_fresh_name_begins_with_the_recipe_unless_one_is_set(tmp_path):
+    assert config(tmp_path).run_name("lm").startswith("lm-")
+    assert config(tmp_path, name="mine").run_name("lm") == "mine"
