@@ -100,8 +100,8 @@ class TextFiles(DatasetSpec):
             from pathlib import Path
 
             path = Path(self.path).expanduser()
-            _refuse_ids(path)
             spans, limit = corpus.text_files(path, self.glob), self.max_bytes
+            _refuse_ids(path)
         window_bytes = (self.seq_len + 1) * (1 if isinstance(tokenizer, ByteTokenizer) else 8)
         return corpus.hold_out(corpus.first_bytes(spans, limit), self.val_fraction, least=window_bytes)
 

@@ -176,11 +176,16 @@ def _spans(files: list[Path], root: Path) -> list[Span]:
     return [Span(file, name, 0, size) for name, file, size in sized if size]
 
 
-def _require_readable(folder: Path) -> None:
-    def refuse(error: OSError) -> None:
-        raise PermissionError(
-            f"{error.filename} may not be read by this user; change its permissions or name another data.path"
-        ) from error
-
-    for _, folders, _ in os.walk(folder, onerror=refuse):
+def _require_readable(root: Path) -> None:
+    _require_access(root)
+    for folder, folders, _ in os.walk(root):
         folders[:] = [each for each in folders if not each.startswith(".")]
+        for each in folders:
+            _require_access(Path(folder, each))
+
+
+def _require_access(folder: Path) -> None:
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(
+            f"{folder} may not be read by this user; change its permissions or name another data.path"
+        )
