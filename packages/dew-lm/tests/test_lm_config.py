@@ -1,0 +1,133 @@
+"""The language-model run's configuration and what it builds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dew.config import ModelConfig
+from dew.data.text import load_tokenizer
+from dew.data.text.config import TextFiles
+from dew.objectives.lm import LMRunConfig
+from dew.objectives.lm.config import IndexerTraining
+
+BYTE = load_tokenizer("byte")
+
+
+def small(**fields):
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
+    defaults = {
+        "model": ModelConfig("causal_transformer", config=sizes, dtype="float32"),
+        "data": TextFiles(seq_len=32),
+        "sample_tokens": 8,
+    }
+    return LMRunConfig(**{**defaults, **fields})
+
+
+def with_sizes(**sizes):
+    config = small()
+    model = dataclasses.replace(config.model, config={**config.model.config, **sizes})
+    return dataclasses.replace(config, model=model)
+
+
+def test_importing_and_making_a_configuration_imports_no_arrays():
+    code = (
+        "import sys; from dew.objectives.lm.config import LMRunConfig; LMRunConfig(); LMRunConfig.preset();"
+        "print([name for name in ('jax', 'numpy', 'tyro', 'flax') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "config", [LMRunConfig(), LMRunConfig.preset(), small()], ids=["default", "preset", "small"]
+)
+def test_a_record_reads_back_as_the_same_configuration(config):
+    assert LMRunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_the_defaults_are_those_of_the_reference():
+    config = LMRunConfig()
+    assert (config.optim.learning_rate, config.optim.weight_decay, config.optim.clip_grads) == (
+        6e-4,
+        0.1,
+        1.0,
+    )
+    assert (config.sampling.temperature, config.sampling.top_k) == (0.8, 40)
+    assert (config.objective, config.tokenizer, config.ema_decay, config.sample_tokens) == (
+        "lm",
+        "byte",
+        0.999,
+        128,
+    )
+    assert config.model.architecture == "causal_transformer" and config.data.seq_len == 1024
+
+
+def test_the_vocabulary_and_the_length_come_from_the_tokenizer_and_the_data():
+    resolved = small().resolved(BYTE)
+    assert resolved.model.config["vocab_size"] == 256 and resolved.model.config["max_seq_len"] == 32
+    objective = small().build()
+    assert (objective.model.vocab_size, objective.seq_len, objective.pad_id) == (256, 32, None)
+
+
+def test_a_resolved_configuration_resolves_to_itself():
+    resolved = small().resolved(BYTE)
+    assert resolved.resolved(BYTE) == resolved
+
+
+def test_a_vocabulary_that_is_not_the_tokenizers_is_refused():
+    with pytest.raises(ValueError, match="vocab_size=300 is not the 256 ids of tokenizer 'byte'"):
+        with_sizes(vocab_size=300).build()
+
+
+def test_a_model_shorter_than_the_data_is_refused():
+    with pytest.raises(ValueError, match=r"max_seq_len=16 is shorter than data\.seq_len=32"):
+        with_sizes(max_seq_len=16).build()
+
+
+def test_a_preview_longer_than_the_model_is_refused_before_training():
+    with pytest.raises(ValueError, match="use at most --sample-tokens 31"):
+        small(sample_tokens=32).build()
+
+
+def test_an_empty_prompt_continues_a_newline_and_no_tokens_show_no_text():
+    assert list(small().build().samples.prompt) == [10]
+    assert list(small(sample_prompt="def ").build().samples.prompt) == list(b"def ")
+    assert small(sample_tokens=0).build().samples is None
+
+
+def test_a_model_field_that_does_not_exist_offers_the_one_that_does():
+    with pytest.raises(TypeError, match="hidden_size"):
+        with_sizes(hiden_size=16).build()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("objective", "masked_diffusion"),
+        ("pretrained", "some/model"),
+        ("balance_rate", 0.001),
+        ("aux_loss_alpha", 0.01),
+        ("seq_aux", False),
+        ("router_z_loss", 0.1),
+        ("mtp_weight", 0.3),
+        ("indexer", IndexerTraining("warmup")),
+        ("block_prompt_tokens", 128),
+        ("block_canvas_size", 64),
+    ],
+)
+def test_fields_without_a_function_yet_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=rf"{field}=.* is not supported in this version"):
+        small(**{field: value})
+
+
+def test_data_without_windows_is_refused():
+    class Other:
+        pass
+
+    with pytest.raises(ValueError, match="data=Other has no seq_len"):
+        small(data=Other()).build()
