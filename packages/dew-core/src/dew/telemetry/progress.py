@@ -59,9 +59,8 @@ class ProgressTracker(Tracker):
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._bar = LiveBar(self._console, self._clock, self._pace, total_steps, REFRESHES_PER_S)
             self._bar.start(step)
-        self._say(
-            f"{'resuming' if step else 'training'} {self._name} · {self._where(step)}".replace("  ", " ")
-        )
+        title = " ".join(filter(None, ["resuming" if step else "training", self._name]))
+        self._say(f"{title}: {self._where(step)}")
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         now = self._clock()
@@ -95,9 +94,8 @@ class ProgressTracker(Tracker):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        self._say(
-            f"{status} at {self._where(step)} after {duration(self._clock() - self._begun)}", style="bold"
-        )
+        spent = duration(self._clock() - self._begun)
+        self._say(f"{status} at {self._where(step)} after {spent}", style="bold")
 
     def _where(self, step: int) -> str:
         return f"step {step}/{self._total}"

@@ -1,4 +1,4 @@
-"""The `Tracker` a Trainer reports to. All methods run on process zero, outside jit, and contain no collective."""
+"""The `Tracker` a Trainer reports to. Its methods run on process zero, outside jit, without a collective."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dew.artifacts import Artifacts
 class Tracker:
     """Receives the events of one run. Every method does nothing by default: override what you need.
 
-    Values are Python floats keyed by `phase/name` (`train/loss`, `validation/perplexity`); `step` counts attempted
-    batches. A tracker that raises is reported once and left out from then on; it never stops the run.
+    Values are Python floats keyed by `phase/name` (`train/loss`, `validation/perplexity`); `step` counts
+    attempted batches. A tracker that raises is reported once and left out from then on; it never stops the
+    run.
     """
 
     def started(self, *, step: int, total_steps: int, unit: str) -> None:

@@ -1,0 +1,73 @@
+"""Which curves a report draws: the loss, what validation measures, the rate, and the rest."""
+
+from __future__ import annotations
+
+import math
+
+from dew.report.chart import Line, chart
+from dew.report.series import SMOOTHED_FROM, smooth
+from dew.telemetry.amounts import number, rate
+from dew.telemetry.history import Points, RunHistory
+
+MAIN_POINTS, SMALL_POINTS = 2000, 450
+MOST = 24
+"""Charts of further metrics; a page stays readable, and under a megabyte."""
+
+
+def curves(history: RunHistory) -> str:
+    """The charts of a run, or a sentence where it has logged nothing."""
+    resumes = sorted({life.first_step for life in history.lives if life.first_step})
+    metrics = dict(history.metrics)
+    loss = metrics.pop("train/loss", {})
+    speed_name = f"train/{history.unit}_per_second"
+    speed = metrics.pop(speed_name, {})
+    parts: list[str] = []
+    if loss:
+        lines = trend("loss", loss)
+        parts.append(
+            chart("Training loss", lines, note=last(lines), resumes=resumes, limit=MAIN_POINTS, wide=True)
+        )
+    for name, points in history.validation.items():
+        line = Line(short(name), list(points.items()), "points")
+        parts.append(chart(f"Validation {title(name)}", [line], note=last([line]), resumes=resumes))
+    if speed:
+        lines = trend(f"{history.unit}/s", speed)
+        note = f"median {rate(median(speed))}"
+        parts.append(chart(f"Rate, {history.unit}/s", lines, note=note, resumes=resumes, limit=SMALL_POINTS))
+    for name, points in list(metrics.items())[:MOST]:
+        lines = trend(short(name), points)
+        parts.append(chart(title(name), lines, note=last(lines), resumes=resumes, limit=SMALL_POINTS))
+    if not parts:
+        return '<p class="empty">No metric is logged yet.</p>'
+    more = len(metrics) - MOST
+    rest = f'<p class="aside">{more} further metrics are in the journal.</p>' if more > 0 else ""
+    return f'<div class="charts">{"".join(parts)}</div>{rest}'
+
+
+def trend(name: str, points: Points) -> list[Line]:
+    """A series as it was logged and, where it is long enough, its smoothed course."""
+    logged = list(points.items())
+    if len(logged) < SMOOTHED_FROM:
+        return [Line(name, logged, "points")]
+    return [Line(name, logged, "raw"), Line("smoothed", smooth(logged), "smooth")]
+
+
+def last(lines: list[Line]) -> str:
+    """The last value of the last line."""
+    return f"last {number(lines[-1].points[-1][1])}" if lines[-1].points else "no finite value"
+
+
+def median(points: Points) -> float:
+    """The middle one of the finite values; NaN where there is none."""
+    values = sorted(value for value in points.values() if math.isfinite(value))
+    return values[len(values) // 2] if values else math.nan
+
+
+def short(name: str) -> str:
+    """A metric's name without its phase."""
+    return name.partition("/")[2] or name
+
+
+def title(name: str) -> str:
+    """A metric's name as words."""
+    return short(name).replace("_", " ")
