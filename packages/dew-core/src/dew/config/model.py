@@ -8,10 +8,8 @@ from typing import Any, Literal, Self
 
 from dew.config.arguments import JsonDict, json_object
 from dew.config.record import from_fields
+from dew.nn.attention.config import AttentionImpl
 from dew.registry import DtypeName, models
-
-type AttentionImpl = Literal["auto", "reference", "xla", "cudnn", "tpu"] | None
-"""An attention kernel; None is `reference` under its other name."""
 
 type MatmulPrecision = Literal["default", "high", "highest"]
 """What every matrix product asks of XLA: its fastest algorithm, or more mantissa bits for less throughput."""
@@ -27,7 +25,7 @@ class ModelConfig:
         dtype: type it computes in.
         param_dtype: type its parameters are stored in; None leaves the model's own, float32.
         matmul_precision: precision of its matrix products; None leaves the model's own.
-        attention_impl: attention kernel; `auto` picks one for the backend and the shapes.
+        attention_impl: attention kernel; `auto` picks one for the backend and shapes, None is `reference`.
 
     The last four are passed to models that declare such a field (`precision` for `matmul_precision`) and are
     left out for the others. A value in `config` wins over them.
@@ -38,7 +36,7 @@ class ModelConfig:
     dtype: DtypeName = "bfloat16"
     param_dtype: DtypeName | None = None
     matmul_precision: MatmulPrecision | None = None
-    attention_impl: AttentionImpl = "auto"
+    attention_impl: AttentionImpl | None = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", json_object(self.config))
