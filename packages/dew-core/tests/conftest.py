@@ -19,7 +19,9 @@ class Regression(Objective[Any, Any]):
 
     unit = "rows"
 
-    def __init__(self, width: int = 3, *, ema: Any = None, noise: float = 0.0, dtype: Any = jnp.float32) -> None:
+    def __init__(
+        self, width: int = 3, *, ema: Any = None, noise: float = 0.0, dtype: Any = jnp.float32
+    ) -> None:
         self.width, self.ema, self.noise, self.dtype = width, ema, noise, dtype
 
     def init(self, key, variables=None):
@@ -32,7 +34,10 @@ class Regression(Objective[Any, Any]):
 
 
 class Linear(Objective[Any, Any]):
-    """A loss linear in its one parameter: total `sum(g) * w`, mass `sum(m)`, so that gradients are the data."""
+    """A loss linear in its one parameter.
+
+    Total `sum(g) * w`, mass `sum(m)`, so that gradients are the data.
+    """
 
     def __init__(self, *, ema: Any = None, dtype: Any = jnp.float32, start: float = 0.0) -> None:
         self.ema, self.dtype, self.start = ema, dtype, start

@@ -32,7 +32,9 @@ def ragged(rows):
     x = draw.normal(size=(12, 3)).astype(np.float32)
     y = draw.normal(size=12).astype(np.float32)
     m = np.asarray([1, 5, 0, 2, 7, 1, 3, 0, 4, 1, 9, 2], np.float32)
-    return [{"x": x[at : at + rows], "y": y[at : at + rows], "m": m[at : at + rows]} for at in range(0, 12, rows)]
+    return [
+        {"x": x[at : at + rows], "y": y[at : at + rows], "m": m[at : at + rows]} for at in range(0, 12, rows)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +55,9 @@ def test_window_of_pieces_has_the_gradient_and_loss_of_the_whole_batch(toys, row
     gradient = start - result.state.params["params"]["w"]
     assert np.linalg.norm(gradient - expected) <= 1e-6 * np.linalg.norm(expected)
     assert losses[-1] == pytest.approx((m * error**2).sum() / m.sum(), rel=1e-6)
-    assert (int(result.state.step), int(result.state.microstep), int(result.state.updates)) == (len(pieces),) * 2 + (1,)
+    assert (int(result.state.step), int(result.state.microstep), int(result.state.updates)) == (
+        len(pieces),
+    ) * 2 + (1,)
 
 
 def test_masses_weigh_the_microbatches(toys):
@@ -70,7 +74,10 @@ def test_window_without_support_changes_nothing_and_reports_no_data(toys, accumu
     trainer = Trainer(objective, optax.adamw(0.1, weight_decay=0.5), key=KEY, accumulation=accumulation)
     before = trainer.initial_state()
     result, losses = run(
-        objective, [masked] * accumulation, optimizer=optax.adamw(0.1, weight_decay=0.5), accumulation=accumulation
+        objective,
+        [masked] * accumulation,
+        optimizer=optax.adamw(0.1, weight_decay=0.5),
+        accumulation=accumulation,
     )
     jax.tree.map(np.testing.assert_array_equal, before.params, result.state.params)
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, result.state.opt_state)
@@ -83,7 +90,9 @@ def test_masked_microbatch_is_as_if_it_were_not_there(toys):
     masked = {**rows[0], "m": np.zeros(4, np.float32)}
     with_masked, _ = run(toys.Regression(), [rows[0], masked, rows[1], rows[2]], accumulation=4)
     without, _ = run(toys.Regression(), rows, accumulation=3)
-    np.testing.assert_array_equal(with_masked.state.params["params"]["w"], without.state.params["params"]["w"])
+    np.testing.assert_array_equal(
+        with_masked.state.params["params"]["w"], without.state.params["params"]["w"]
+    )
 
 
 def test_accumulator_is_wider_than_bfloat16(toys):
@@ -148,7 +157,9 @@ class Balanced(Objective):
 
     def loss(self, params, batch, step):
         seen = jnp.sum(batch["m"] > 0)
-        return Mean(jnp.sum(batch["m"]) * params["params"]["w"], jnp.sum(batch["m"])), Aux(effects={"seen": seen})
+        return Mean(jnp.sum(batch["m"]) * params["params"]["w"], jnp.sum(batch["m"])), Aux(
+            effects={"seen": seen}
+        )
 
     def apply_effects(self, variables, effects):
         return {"router": {"bias": variables["router"]["bias"] + effects["seen"].astype(jnp.float32)}}
@@ -207,7 +218,9 @@ def test_single_window_takes_the_gradient_of_the_reduced_loss(toys):
     trainer = Trainer(objective, optax.sgd(1.0), key=KEY)
     start = trainer.initial_state()
     step = Clock(step=0, key=jax.random.fold_in(KEY, 0))
-    expected = jax.grad(lambda p: scalar_loss(objective, {"params": p}, batch, step)[0])(start.params["params"])
+    expected = jax.grad(lambda p: scalar_loss(objective, {"params": p}, batch, step)[0])(
+        start.params["params"]
+    )
     result, _ = run(objective, [batch])
     np.testing.assert_allclose(
         start.params["params"]["w"] - result.state.params["params"]["w"], expected["w"], rtol=1e-5, atol=1e-7

@@ -96,6 +96,20 @@ class Checkpoints:
         """The newest complete step, or None."""
         return max(self.steps(), default=None)
 
+    def open(self) -> None:
+        """Create the directory and read what it holds; later calls do nothing.
+
+        Raises:
+            CheckpointError: that is not possible.
+        """
+        try:
+            self._open()
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints cannot be kept in {self.directory}: {error}; choose a folder that can be "
+                "written to"
+            ) from error
+
     def path(self, step: int) -> str:
         """Where the checkpoint of `step` lies, or will lie."""
         return f"{self.directory}/{step}"
@@ -144,6 +158,7 @@ class Checkpoints:
         self._raise_failure()
         rank = _ranked(metrics, higher_is_better)
         record = {"positions": packed_position(saved, share), "metrics": dict(metrics or {}), "rank": rank}
+        self.open()
         manager = self._open()
         items = ocp.args.Composite(
             state=ocp.args.PyTreeSave(_fields(state)),
@@ -191,7 +206,7 @@ class Checkpoints:
         Args:
             template: a `TrainState`, or a mapping of some of its fields, of arrays or `jax.ShapeDtypeStruct`s
                 with shardings; structure, dtypes, shapes and placement are the template's. None returns the
-                stored fields as plain dicts and lists of host-placed arrays.
+                stored fields as plain dicts and lists of arrays on the default device.
             step: default the latest complete one.
             share: the reader whose position is wanted; None asks for none.
 
@@ -203,7 +218,8 @@ class Checkpoints:
         step = self._existing(step)
         record = self.record(step)
         if template is None:
-            state = self._read(step, None)
+            device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            state = self._read(step, jax.tree.map(lambda leaf: _on(leaf, device), self.stored(step)))
         elif isinstance(template, TrainState):
             refuse_differences(differences(_fields(template), self.stored(step)), self.path(step))
             state = replace(template, **self._read(step, _fields(template)))
@@ -233,14 +249,11 @@ class Checkpoints:
     def _read(self, step: int, template: Any) -> Any:
         import orbax.checkpoint as ocp
 
-        if template is None:
-            arguments = ocp.args.PyTreeRestore()
-        else:
-            arguments = ocp.args.PyTreeRestore(
-                item=template,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(template),
-                partial_restore=True,
-            )
+        arguments = ocp.args.PyTreeRestore(
+            item=template,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(template),
+            partial_restore=True,
+        )
         return self._open().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
 
     def _existing(self, step: int | None) -> int:
@@ -263,6 +276,8 @@ class Checkpoints:
                 preservation_policy=LatestAndBest(self.keep, self._ranks),
                 create=True,
                 cleanup_tmp_directories=True,
+                # A folder that cannot be made must fail here: in the background its writers wait twenty minutes.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             )
             handlers = {STATE: ocp.PyTreeCheckpointHandler(), RECORD: ocp.JsonCheckpointHandler()}
             self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
@@ -284,6 +299,10 @@ class Checkpoints:
 def _fields(state: TrainState) -> dict[str, Any]:
     held = {name: getattr(state, name) for name in state.__dataclass_fields__}
     return {name: value for name, value in held.items() if value is not None}
+
+
+def _on(leaf: Any, sharding: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _ranked(metrics: Mapping[str, float] | None, higher_is_better: bool) -> float | None:

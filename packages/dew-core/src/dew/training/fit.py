@@ -20,7 +20,7 @@ from dew.training.profile import Profiler
 from dew.training.rate import CountedSource, Meter
 from dew.training.rejections import Rejections
 from dew.training.reports import GuardedTracker
-from dew.training.saving import Saver
+from dew.training.saving import Saver, without_empty_window
 from dew.training.state import TrainState
 from dew.training.step import StepResult
 
@@ -78,6 +78,8 @@ def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition
     state, _, position = trainer.place()
     if int(state.step) >= plan.steps:
         return state
+    if trainer.checkpoints is not None:
+        trainer.checkpoints.open()
     loop = _Loop(trainer, data, plan, share, state)
     loop.tracker.started(step=loop.step, total_steps=plan.steps, unit=trainer.objective.unit)
     try:
@@ -95,7 +97,7 @@ def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition
         loop.tracker.finished("interrupted" if stopped else "failed", step=loop.step)
         raise
     loop.tracker.finished("completed", step=loop.step)
-    return loop.state
+    return without_empty_window(loop.state)
 
 
 class _Loop:

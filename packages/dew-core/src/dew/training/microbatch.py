@@ -76,7 +76,7 @@ def observe(
             )
     if isinstance(stats, (jax.Array, float, int)):
         stats = Mean(stats, 1.0)
-    return stats, aux
+    return jax.tree.map(jnp.asarray, stats), aux
 
 
 def shares_a_mean(objective: Objective[Any, Any], stats: Any) -> bool:

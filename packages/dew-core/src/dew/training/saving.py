@@ -13,6 +13,13 @@ from dew.training.checkpoints import Checkpoints
 from dew.training.state import TrainState
 
 
+def without_empty_window(state: TrainState) -> TrainState:
+    """The state, at a window's boundary without the accumulation, which then holds nothing."""
+    if state.accumulation is None or int(state.microstep) % int(state.window_size):
+        return state
+    return replace(state, accumulation=None)
+
+
 class Saver:
     """Saves each step once, with the validation metrics of that step, and announces what became durable."""
 
@@ -43,20 +50,16 @@ class Saver:
     def save(self, step: int, state: TrainState, position: bytes | None) -> None:
         """Schedule the checkpoint of `step`, once.
 
-        A window at its boundary is stored without its accumulation, which then holds nothing.
-
         Raises:
             CheckpointError: this or an earlier write failed.
         """
         if self._checkpoints is None or step == self._saved:
             return
         self.wait()
-        if state.accumulation is not None and int(state.microstep) % int(state.window_size) == 0:
-            state = replace(state, accumulation=None)
         scored_at, values = self._scored
         self._checkpoints.save(
             step,
-            state,
+            without_empty_window(state),
             position,
             values if scored_at == step else None,
             share=None if position is None else self._share,

@@ -1,0 +1,174 @@
+"""Averages, rejections and the loss scale: what moves on an attempt, on an acceptance and on a commit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dew.objectives.base import EMASpec, under
+from dew.training import Trainer
+from dew.training.ema import advanced, initial_average
+from dew.training.scale import GROWTH_INTERVAL, INITIAL, LossScale, adjusted
+
+KEY = jax.random.key(1)
+
+
+def row(value):
+    return {"g": np.float32([value]), "m": np.float32([1])}
+
+
+def attempts(trainer, batches):
+    """The result of every attempt."""
+    state, _, _ = trainer.place()
+    compiled = trainer.compile(state, batches[0])
+    results = []
+    for batch in batches:
+        results.append(compiled(state, batch))
+        state = results[-1].state
+    return results
+
+
+@pytest.mark.parametrize(("decay", "expected"), [(0.99, 0.99996), (0.999, 0.63230), (0.9999, 0.09517)])
+def test_average_of_bfloat16_parameters_follows_its_law(decay, expected):
+    spec = EMASpec(lambda n: decay)
+    ones = {"params": {"w": jnp.ones((), jnp.bfloat16)}}
+    average = initial_average({"params": {"w": jnp.zeros((), jnp.bfloat16)}}, spec)
+    step = jax.jit(lambda average: advanced(average, ones, spec, jnp.asarray(0)))
+    for _ in range(1000):
+        average = step(average)
+    assert float(average["params"]["w"]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_average_reads_the_updates_completed_before_the_commit(toys):
+    spec = EMASpec(lambda n: jnp.where(n == 0, 0.0, 0.5))
+    trainer = Trainer(toys.Linear(ema=spec), optax.sgd(1.0), key=KEY, accumulation=2)
+    states = [result.state for result in attempts(trainer, [row(-1)] * 4)]
+    assert [float(state.ema["params"]["w"]) for state in states] == [0, 1, 1, 1.5]
+    assert [float(state.params["params"]["w"]) for state in states] == [0, 1, 1, 2]
+
+
+def test_unit_decay_keeps_the_old_leaf_bit_for_bit():
+    old = {"params": {"w": jnp.float32([np.inf, 1e-40, 3.0])}}
+    kept = advanced(
+        old, {"params": {"w": jnp.float32([1, 1, np.nan])}}, EMASpec(lambda n: 1.0), jnp.asarray(5)
+    )
+    np.testing.assert_array_equal(
+        np.asarray(kept["params"]["w"]).view(np.uint32), np.asarray(old["params"]["w"]).view(np.uint32)
+    )
+
+
+def test_averaged_overlays_the_selected_leaves_alone():
+    spec = EMASpec(lambda n: 1.0, select=under("params", "slow"))
+    live = {"params": {"slow": {"w": jnp.ones(2)}, "fast": {"w": jnp.ones(2)}}}
+    average = initial_average(live, spec)
+    assert jax.tree.structure(average) == jax.tree.structure({"params": {"slow": {"w": 0}}})
+
+
+def test_state_without_an_average_has_no_averaged_variables(toys):
+    state = Trainer(toys.Linear(), optax.sgd(1.0), key=KEY).initial_state()
+    with pytest.raises(ValueError, match="keeps no moving average"):
+        _ = state.averaged
+
+
+def test_average_that_selects_nothing_is_refused(toys):
+    spec = EMASpec(lambda n: 0.9, select=under("params", "absent"))
+    with pytest.raises(ValueError, match="keeps no leaf"):
+        Trainer(toys.Linear(ema=spec), optax.sgd(1.0), key=KEY).initial_state()
+
+
+def test_overflow_at_the_third_update_moves_the_attempted_clock_alone(toys):
+    rate = optax.linear_schedule(1.0, 0.0, 10)
+    optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.scale_by_learning_rate(rate))
+    spec = EMASpec(lambda n: 0.5)
+    trainer = Trainer(toys.Linear(ema=spec, start=1.0), optimizer, key=KEY, dynamic_scale=True)
+    first, second, third, fourth = attempts(trainer, [row(1), row(1), row(np.inf), row(1)])
+    assert [bool(r.accepted) for r in (first, second, third, fourth)] == [True, True, False, True]
+    before, after = second.state, third.state
+    for name in ("microstep", "updates", "params", "opt_state", "ema"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(after, name))
+    assert (int(after.step), int(fourth.state.updates)) == (3, 3)
+    assert [float(r.state.scale.value) / INITIAL for r in (second, third, fourth)] == [1, 0.5, 0.5]
+
+
+def test_rejection_keeps_the_accepted_prefix_of_the_window(toys):
+    trainer = Trainer(toys.Linear(), optax.sgd(1.0), key=KEY, accumulation=2)
+    results = attempts(trainer, [row(2), row(np.nan), row(4)])
+    assert [bool(r.accepted) for r in results] == [True, False, True]
+    assert [int(r.state.microstep) for r in results] == [1, 1, 2]
+    assert float(results[-1].state.params["params"]["w"]) == -3.0
+
+
+def test_finite_loss_can_have_a_rejected_gradient(toys):
+    class Kink(toys.Linear):
+        def loss(self, params, batch, step):
+            _stats, aux = super().loss(params, batch, step)
+            return jnp.sqrt(params["params"]["w"] ** 2), aux
+
+    (result,) = attempts(Trainer(Kink(), optax.sgd(1.0), key=KEY), [row(1)])
+    assert bool(result.loss_finite) and not bool(result.accepted)
+
+
+def test_scaled_gradients_survive_float16(toys):
+    """`2^-26` is below float16's smallest subnormal; scaled by `2^15` it is not."""
+
+    class Half(toys.Linear):
+        def loss(self, params, batch, step):
+            _stats, aux = super().loss(params, batch, step)
+            half = params["params"]["w"].astype(jnp.float16) * jnp.float16(2.0**-13)
+            return half.astype(jnp.float32) * 2.0**-13, aux
+
+    for scaled, expected in ((False, 0.0), (True, -(2.0**-26))):
+        trainer = Trainer(Half(), optax.sgd(1.0), key=KEY, dynamic_scale=scaled, accumulation=1)
+        (result,) = attempts(trainer, [row(1)])
+        assert float(result.state.params["params"]["w"]) == expected
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_scale_leaves_the_update_as_it_is(toys, accumulation):
+    batches = [row(1.5), row(-0.25), row(3)][:accumulation]
+    plain, scaled = (
+        attempts(
+            Trainer(toys.Linear(), optax.sgd(1.0), key=KEY, accumulation=accumulation, dynamic_scale=on),
+            batches,
+        )[-1].state.params["params"]["w"]
+        for on in (False, True)
+    )
+    assert float(plain) == float(scaled) != 0
+
+
+def test_scale_doubles_after_enough_finite_attempts():
+    scale = LossScale(jnp.float32(4), jnp.int32(GROWTH_INTERVAL - 1))
+    grown = adjusted(scale, jnp.asarray(True))
+    assert (float(grown.value), int(grown.streak)) == (8, 0)
+    halved = adjusted(scale, jnp.asarray(False))
+    assert (float(halved.value), int(halved.streak)) == (2, 0)
+    assert float(adjusted(LossScale(jnp.float32(1), jnp.int32(0)), jnp.asarray(False)).value) == 1
+
+
+def test_custom_step_owns_every_clock_but_the_attempted_one(toys):
+    from dataclasses import replace
+
+    from dew.objectives.base import Aux
+
+    def factory(objective, optimizer):
+        def body(state, batch):
+            moved = {"params": {"w": state.params["params"]["w"] + 1}}
+            return (
+                replace(state, params=moved, updates=state.updates + 5),
+                jnp.float32(7),
+                Aux({"a": jnp.float32(2)}),
+            )
+
+        return body
+
+    (result,) = attempts(Trainer(toys.Linear(), optax.sgd(1.0), key=KEY, step=factory), [row(1)])
+    clocks = (result.state.step, result.state.microstep, result.state.updates)
+    assert tuple(map(int, clocks)) == (1, 0, 5)
+    assert (float(result.loss), float(result.metrics["a"]), bool(result.accepted)) == (7, 2, False)
+
+
+@pytest.mark.parametrize("key", [0, np.zeros(2, np.uint32)])
+def test_untyped_key_is_refused(toys, key):
+    with pytest.raises(TypeError, match=r"jax\.random\.key"):
+        Trainer(toys.Linear(), optax.sgd(1.0), key=key)
