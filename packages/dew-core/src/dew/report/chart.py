@@ -41,6 +41,7 @@ def chart(
     lines: Sequence[Line],
     *,
     note: str = "",
+    span: tuple[int, int],
     resumes: Sequence[int] = (),
     limit: int = 500,
     wide: bool = False,
@@ -51,23 +52,24 @@ def chart(
         title: what is drawn.
         lines: at least one, with at least one point between them.
         note: a word beside the title, such as the last value.
+        span: the first and the last step of the run's log.
         resumes: steps at which the run went on after a stop.
         limit: most points drawn of a line.
         wide: the chart spans the page.
     """
     drawn = [Line(line.name, thin(line.points, limit), line.look) for line in lines]
     finite = [value for line in drawn for _, value in line.points if math.isfinite(value)]
-    steps = [step for line in drawn for step, _ in line.points]
     y, cut = values_scale(finite or [0.0])
-    views = [steps_scale(min(steps), max(steps))]
-    if max(steps) >= LOG_FROM:
-        views.append(steps_scale(min(steps), max(steps), log=True))
+    views = [steps_scale(0, span[1])]
+    if span[1] >= LOG_FROM:
+        views.append(steps_scale(*span, log=True))
     if cut:
         note += f" · peak {number(max(finite))} above the frame"
     toggle = '<label class="toggle"><input type="checkbox">log steps</label>' if len(views) > 1 else ""
+    look = " ".join(["chart", *(["wide"] if wide else []), *(["cut"] if cut else [])])
     plots = "".join(plot(drawn, x, y, resumes) for x in views)
     return (
-        f'<figure class="chart{" wide" if wide else ""}"><figcaption><h3>{escape(title)}</h3>'
+        f'<figure class="{look}"><figcaption><h3>{escape(title)}</h3>'
         f'<span class="note">{escape(note.removeprefix(" · "))}</span>{toggle}</figcaption>{plots}'
         f'<script type="application/json">{readout(drawn)}</script></figure>'
     )

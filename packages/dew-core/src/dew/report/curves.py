@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from dew.report.chart import Line, chart
-from dew.report.series import SMOOTHED_FROM, smooth
+from dew.report.series import SMOOTHED_FROM, is_noisy, smooth
 from dew.telemetry.amounts import number, rate
 from dew.telemetry.history import Points, RunHistory
 
@@ -19,29 +20,34 @@ def curves(history: RunHistory) -> str:
     resumes = sorted({life.first_step for life in history.lives if life.first_step})
     metrics = dict(history.metrics)
     loss = metrics.pop("train/loss", {})
-    speed_name = f"train/{history.unit}_per_second"
-    speed = metrics.pop(speed_name, {})
+    speed = metrics.pop(f"train/{history.unit}_per_second", {})
+    draw = partial(chart, span=logged_span(history), resumes=resumes)
     parts: list[str] = []
     if loss:
         lines = trend("loss", loss)
-        parts.append(
-            chart("Training loss", lines, note=last(lines), resumes=resumes, limit=MAIN_POINTS, wide=True)
-        )
+        parts.append(draw("Training loss", lines, note=last(lines), limit=MAIN_POINTS, wide=True))
     for name, points in history.validation.items():
-        line = Line(short(name), list(points.items()), "points")
-        parts.append(chart(f"Validation {title(name)}", [line], note=last([line]), resumes=resumes))
+        lines = [Line(short(name), list(points.items()), "points")]
+        parts.append(draw(f"Validation {title(name)}", lines, note=last(lines)))
     if speed:
         lines = trend(f"{history.unit}/s", speed)
         note = f"median {rate(median(speed))}"
-        parts.append(chart(f"Rate, {history.unit}/s", lines, note=note, resumes=resumes, limit=SMALL_POINTS))
+        parts.append(draw(f"Rate, {history.unit}/s", lines, note=note, limit=SMALL_POINTS))
     for name, points in list(metrics.items())[:MOST]:
         lines = trend(short(name), points)
-        parts.append(chart(title(name), lines, note=last(lines), resumes=resumes, limit=SMALL_POINTS))
+        parts.append(draw(title(name), lines, note=last(lines), limit=SMALL_POINTS))
     if not parts:
-        return '<p class="empty">No metric is logged yet.</p>'
+        return '<p class="blank">No metric is logged yet.</p>'
     more = len(metrics) - MOST
     rest = f'<p class="aside">{more} further metrics are in the journal.</p>' if more > 0 else ""
     return f'<div class="charts">{"".join(parts)}</div>{rest}'
+
+
+def logged_span(history: RunHistory) -> tuple[int, int]:
+    """The first and the last step at which anything was measured: one axis for all charts."""
+    logged = [*history.metrics.values(), *history.validation.values()]
+    steps = [step for points in logged for step in points]
+    return (min(steps), max(steps)) if steps else (0, 1)
 
 
 def trend(name: str, points: Points) -> list[Line]:
@@ -49,6 +55,8 @@ def trend(name: str, points: Points) -> list[Line]:
     logged = list(points.items())
     if len(logged) < SMOOTHED_FROM:
         return [Line(name, logged, "points")]
+    if not is_noisy(logged):
+        return [Line(name, logged, "smooth")]
     return [Line(name, logged, "raw"), Line("smoothed", smooth(logged), "smooth")]
 
 

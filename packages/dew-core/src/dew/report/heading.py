@@ -19,7 +19,8 @@ def heading(history: RunHistory, name: str, now: float) -> str:
     return (
         f'<header>{kind}<div class="name"><h1>{escape(name)}</h1>'
         f'<span class="status {history.status}">{status_word(history)}</span></div>'
-        f"<p>{escape(sentence(history, now))}</p>{progress(history)}</header>{notices(history)}{figures(history)}"
+        f"<p>{escape(sentence(history, now))}</p>{progress(history)}</header>"
+        f"{notices(history)}{figures(history)}"
     )
 
 
@@ -44,7 +45,8 @@ def progress(history: RunHistory) -> str:
     if not history.total_steps or history.status in ("completed", "empty"):
         return ""
     done = min(100.0, 100 * history.step / history.total_steps)
-    return f'<div class="done" role="img" aria-label="{done:.0f} percent"><i style="width:{done:.1f}%"></i></div>'
+    bar = f'<i style="width:{done:.1f}%"></i>'
+    return f'<div class="done" role="img" aria-label="{done:.0f} percent">{bar}</div>'
 
 
 def notices(history: RunHistory) -> str:
@@ -55,7 +57,7 @@ def notices(history: RunHistory) -> str:
         if steps:
             messages.append(
                 f"{title(name)} was not finite at {len(steps):,} of {len(points):,} logged steps, "
-                f"first at step {steps[0]:,}"
+                f"first at step {steps[0]:,} (red marks)"
             )
     messages += [f"step {step:,}: {message}" for step, message in history.notices]
     if history.damaged:

@@ -62,7 +62,8 @@ def render_report(history: RunHistory, *, now: float) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<title>{escape(name)} · Dew</title><link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body><main>{body}</main><footer>Made {moment(now)} with dew report, dew-core {version('dew-core')}."
-        f"</footer><script>{script}</script></body></html>\n"
+        f'<title>{escape(name)} · Dew</title><link rel="icon" href="data:,">'
+        f"<style>{style}</style></head>"
+        f"<body><main>{body}</main><footer>Made {moment(now)} with dew report, "
+        f"dew-core {version('dew-core')}.</footer><script>{script}</script></body></html>\n"
     )

@@ -6,6 +6,8 @@ import base64
 from html import escape
 from pathlib import Path
 
+from dew.report.curves import title
+from dew.telemetry.amounts import number
 from dew.telemetry.history import Preview, RunHistory
 from dew.telemetry.plain_text import visible
 from dew.telemetry.png import SIGNATURE
@@ -30,7 +32,10 @@ def previews(history: RunHistory) -> str:
         f'<div class="slider" hidden><input type="range" min="0" max="{len(panels) - 1}" '
         f'value="{len(panels) - 1}" aria-label="preview"><output></output></div>'
     )
-    return f'<section id="previews"><h2>Previews</h2>{slider}<div class="panels">{"".join(panels)}</div></section>'
+    return (
+        f'<section id="previews"><h2>Previews</h2>{slider}'
+        f'<div class="panels">{"".join(panels)}</div></section>'
+    )
 
 
 def spread(items: list[Preview], most: int) -> list[Preview]:
@@ -43,7 +48,7 @@ def spread(items: list[Preview], most: int) -> list[Preview]:
 def panel(history: RunHistory, preview: Preview, budget: list[int]) -> str:
     """One step's texts and pictures, with what validation measured there."""
     scores = [
-        f"{name.partition('/')[2]} {points[preview.step]:.4g}"
+        f"{title(name)} {number(points[preview.step])}"
         for name, points in history.validation.items()
         if preview.step in points
     ]

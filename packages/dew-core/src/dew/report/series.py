@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 type Point = tuple[int, float]
 """A step and its value."""
@@ -44,6 +45,13 @@ def smooth(points: Sequence[Point]) -> list[Point]:
             mass = (1 - alpha) * mass + 1
             result.append((step, total / mass))
     return result
+
+
+def is_noisy(points: Sequence[Point]) -> bool:
+    """Whether the line goes up and down more than three times its range, which a schedule does not."""
+    values = [value for _, value in points if math.isfinite(value)]
+    moved = sum(abs(after - before) for before, after in pairwise(values))
+    return len(values) > 1 and moved > 3 * (max(values) - min(values))
 
 
 def nonfinite_steps(points: Mapping[int, float]) -> list[int]:

@@ -21,8 +21,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def pairs(values: Mapping[str, Any]) -> str:
     """Names with their values; unset ones are dimmed."""
+    looks = {True: " class=unset", False: ""}
     rows = "".join(
-        f"<tr{' class=unset' if value is None else ''}><th>{escape(name)}</th><td>{escape(shown(value))}</td></tr>"
+        f"<tr{looks[value is None]}><th>{escape(name)}</th><td>{escape(shown(value))}</td></tr>"
         for name, value in flat(values)
     )
     return f'<div class="scroll"><table class="pairs"><tbody>{rows}</tbody></table></div>'
@@ -66,7 +67,8 @@ def environment(values: Mapping[str, Any]) -> str:
     packages = values.get("packages", {})
     facts = {name: value for name, value in values.items() if name != "packages" and value not in ("", None)}
     versions = (
-        f"<details><summary>packages<small>{len(packages)} versions</small></summary>{pairs(packages)}</details>"
+        f"<details><summary>packages<small>{len(packages)} versions</small></summary>"
+        f"{pairs(packages)}</details>"
         if packages
         else ""
     )

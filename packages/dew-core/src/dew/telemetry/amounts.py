@@ -9,12 +9,10 @@ def number(value: float) -> str:
     """Four significant digits: `1.532`, `0.00031`, `61,240`, `2.9e-07`; `nan` and `inf` as such."""
     if not math.isfinite(value):
         return str(value)
-    if value == 0 or 1e-4 <= abs(value) < 1e4:
-        text = f"{value:.4g}"
-        return text if "e" not in text else f"{value:,.0f}"
-    if abs(value) < 1e9 and abs(value) >= 1e4:
+    if 9999.5 <= abs(value) < 1e9:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    small = 0 < abs(value) < 1e-4
+    return f"{value:.3g}" if small or abs(value) >= 1e9 else f"{value:.4g}"
 
 
 def rate(value: float) -> str:
@@ -47,4 +45,7 @@ def ago(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Bytes in decimal units: `812 B`, `4.21 MB`."""
-    return f"{rate(count).rstrip('kMG')} { ({'k': 'kB', 'M': 'MB', 'G': 'GB'}.get(rate(count)[-1], 'B')) }"
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.9995 * least:
+            return f"{count / least:.3g} {unit}"
+    return f"{count:.0f} B"

@@ -41,7 +41,9 @@ def open_tracker(
     """
     from dew.plugins import lifecycle_tracker
 
-    name = PurePosixPath(directory).name
+    trainer = record.get("trainer")
+    named = trainer.get("name") if isinstance(trainer, Mapping) else None
+    name = str(named or PurePosixPath(directory).name)
     local = f"{REMOTE}/{name}" if "://" in directory else directory
     trackers: list[Tracker] = [JournalTracker(local, record=record, summary=summary), ProgressTracker(name)]
     if wandb is not None:
