@@ -22,7 +22,7 @@ LINEN = ("parent", "name")
 
 HEAD = """# Fields and defaults
 
-Every field that lands in a run's `run.json`. This page is written by `tools/fields_page.py` and compared in CI.
+Every field that lands in a run's `run.json`. `tools/fields_page.py` writes this page; CI compares it.
 """
 
 

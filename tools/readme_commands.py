@@ -2,10 +2,10 @@
 
     uv run python tools/readme_commands.py README.md packages/dew-lm/README.md ...
 
-Every line of a fenced `sh` block is one command, run from the repository's root; the first failure ends the file.
-`RUN` stands for the newest directory under `checkpoints`. Commands that CI runs as steps of their own (the test
-suite and, in the root README, the main job) are skipped here and named; a `dew train` in a package's README gets
-`--trainer.steps 20`, since what is checked there is the command, not the result.
+Every line of a fenced `sh` block is one command, run from the repository's root; the first failure ends
+the file. `RUN` stands for the newest directory under `checkpoints`. Commands that CI runs as steps of their
+own (the test suite and, in the root README, the main job) are skipped here and named; a `dew train` in a
+package's README gets `--trainer.steps 20`, since what is checked there is the command, not the result.
 """
 
 from __future__ import annotations

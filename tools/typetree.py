@@ -2,8 +2,8 @@
 
     uv run python tools/typetree.py [DESTINATION]
 
-A folder that one distribution ships alone becomes a link to it; a folder that several contribute to becomes a real
-folder of links. The same walk finds a path that two distributions ship, which would clash in an environment.
+A folder that one distribution ships alone becomes a link to it; a folder that several contribute to becomes
+a real folder of links. The same walk finds a path that two distributions ship, which would clash.
 """
 
 from __future__ import annotations

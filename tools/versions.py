@@ -3,7 +3,7 @@
     uv run python tools/versions.py            rewrite the list
     uv run python tools/versions.py --check    fail when it differs
 
-The list is `name==version` lines without hashes or addresses: a lock file would carry the registry it came from.
+The list is `name==version` lines without hashes or addresses: a lock file would carry its registry's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 MANIFEST = Path(__file__).resolve().parent.parent / "pyproject.toml"
 BLOCK = re.compile(r"^constraint-dependencies = \[\n.*?^\]\n", re.DOTALL | re.MULTILINE)
 EXPORT = (
-    "uv export --all-packages --all-groups --all-extras --no-hashes --no-emit-workspace --no-annotate --no-header"
+    "uv export --all-packages --all-groups --all-extras "
+    "--no-hashes --no-emit-workspace --no-annotate --no-header"
 )
 
 

@@ -77,7 +77,7 @@ class TextFiles(DatasetSpec):
         tokenizer = ByteTokenizer() if tokenize is None else tokenize
         if not isinstance(tokenizer, Tokenizer):
             raise TypeError(f"tokenize={tokenize!r} is no tokenizer; load_tokenizer(name) makes one")
-        directory, meta = tokenized(self._corpus(tokenizer), tokenizer)
+        directory, meta = tokenized(self.corpus(tokenizer), tokenizer)
         self._require_windows(meta)
         return window_dataset(
             directory,
@@ -90,7 +90,8 @@ class TextFiles(DatasetSpec):
             identity={"text": meta.digest, "tokenizer": meta.tokenizer_fingerprint},
         )
 
-    def _corpus(self, tokenizer: Tokenizer) -> Corpus:
+    def corpus(self, tokenizer: Tokenizer) -> Corpus:
+        """What `load` tokenizes: the files, split into training and validation."""
         from dew.data.text import corpus
         from dew.data.text.tokenizer import ByteTokenizer
 
