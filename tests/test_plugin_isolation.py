@@ -1,6 +1,6 @@
 """Bad plugins: each is one line in `dew plugins`, and everything else works.
 
-The plugins are folders with an `entry_points.txt` on the import path, which is all an installed distribution is.
+The plugins are folders with an `entry_points.txt` on the import path: all that an installed distribution is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
 import pytest
+
 from dew.plugins.loader import Catalog, load
 
 GOOD = """
