@@ -43,7 +43,7 @@ def allowed_keys(
         A boolean array of four dimensions, broadcastable to [B, H, T, S], or None.
 
     Raises:
-        ValueError: if only one of a pair of arguments is given, `window` is below 1, or positions are missing.
+        ValueError: only one of a pair of arguments is given, `window` is below 1, or positions are missing.
     """
     parts: list[Bool[Array, "..."]] = []
     if causal or window is not None:

@@ -1,6 +1,6 @@
 """Attention as its formula says it: scores, softmax, weighted sum.
 
-Dimensions: B rows, T queries, S keys, H query heads, K key heads, G = H / K query heads to a key head, D width.
+Dimensions: B rows, T queries, S keys, H query heads, K key heads, G = H / K, D a key's and E a value's width.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def reference_attention(
     softcap: float | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B T H E"]:
-    """Return `softmax(cap(scale * q k^T)) v` over the allowed keys, with `cap(x) = softcap * tanh(x / softcap)`.
+    """Return `softmax(cap(scale * q k^T)) v` over the allowed keys, `cap(x) = softcap * tanh(x / softcap)`.
 
-    Scores and softmax are float32 or wider; the weights are cast to the values' dtype. A query that is allowed
-    no key gives zeros, and passes no gradient.
+    Scores and softmax are float32 or wider; the weights are cast to the values' dtype. A query that is
+    allowed no key gives zeros, and passes no gradient.
 
     Args:
         query: [B, T, H, D].

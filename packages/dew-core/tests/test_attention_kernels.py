@@ -1,0 +1,133 @@
+"""Tiled attention against the formula, with gradients, and the choice of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dew.nn.attention import scaled_dot_product_attention as attend
+from dew.nn.attention import tiled
+from dew.nn.attention.dispatch import Call, resolve_kernel
+
+
+def operands(length: int, *, heads: int = 4, key_heads: int = 2, width: int = 8) -> list[jax.Array]:
+    keys = jax.random.split(jax.random.key(3), 4)
+    shapes = [heads, key_heads, key_heads, heads]
+    return [
+        jax.random.normal(key, (2, length, count, width)) for key, count in zip(keys, shapes, strict=True)
+    ]
+
+
+def value_and_gradients(implementation: str, inputs: list[jax.Array], **options: object) -> list[jax.Array]:
+    def outputs(*arguments: jax.Array) -> list[jax.Array]:
+        out, pull = jax.vjp(lambda *x: attend(*x, implementation=implementation, **options), *arguments[:3])
+        return [out, *pull(arguments[3])]
+
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(outputs)(*inputs)
+
+
+def documents(length: int) -> dict[str, jax.Array]:
+    ids = jnp.stack([jnp.arange(length) // 50, (jnp.arange(length) > 10).astype(int)])
+    return {"query_segment_ids": ids, "key_segment_ids": ids}
+
+
+CASES = {
+    "causal": lambda length: {"causal": True},
+    "window of 1": lambda length: {"window": 1},
+    "window below a tile": lambda length: {"window": 40},
+    "window above a tile": lambda length: {"window": 100},
+    "documents": lambda length: {"causal": True, **documents(length)},
+    "documents in a window": lambda length: {"window": 70, **documents(length)},
+    "mask of a key": lambda length: {"causal": True, "mask": jnp.arange(length) != 3},
+    "mask of a head": lambda length: {
+        "causal": True,
+        "mask": jax.random.bernoulli(jax.random.key(8), 0.7, (1, 4, length, length)),
+    },
+    "scale": lambda length: {"causal": True, "scale": 0.7},
+}
+
+
+@pytest.mark.parametrize("length", [65, 200])
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_give_the_formula_and_its_gradients(case, length):
+    options = CASES[case](length)
+    expected = value_and_gradients("reference", operands(length), **options)
+    for got, right in zip(value_and_gradients("auto", operands(length), **options), expected, strict=True):
+        np.testing.assert_allclose(got, right, atol=2e-5)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_key_heads_serve_their_query_heads_in_order(key_heads):
+    inputs = operands(96, key_heads=key_heads)
+    expected = value_and_gradients("reference", inputs, causal=True)
+    for got, right in zip(value_and_gradients("auto", inputs, causal=True), expected, strict=True):
+        np.testing.assert_allclose(got, right, atol=2e-5)
+
+
+def test_weights_that_are_computed_again_give_the_same_gradients(monkeypatch):
+    kept = value_and_gradients("auto", operands(130), causal=True)
+    monkeypatch.setattr(tiled, "KEPT_BYTES", 0)
+    for got, right in zip(value_and_gradients("auto", operands(130), causal=True), kept, strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
+def test_a_later_token_changes_nothing_before_it():
+    query, key, value, _ = operands(128)
+    before = attend(query, key, value, causal=True)
+    after = attend(query, key.at[:, 100].add(9.0), value.at[:, 100].add(9.0), causal=True)
+    np.testing.assert_array_equal(before[:, :100], after[:, :100])
+    assert not np.array_equal(before[:, 100:], after[:, 100:])
+
+
+def test_tiles_leave_out_the_keys_that_no_query_of_theirs_sees():
+    cuts = [(tile.start, tile.stop, tile.first) for tile in tiled.tiles(300, window=100)]
+    assert cuts == [(0, 64, 0), (64, 128, 0), (128, 192, 0), (192, 256, 64), (256, 300, 128)]
+
+
+@pytest.mark.parametrize(("length", "size"), [(1, 64), (512, 64), (513, 128), (1024, 128), (4096, 512)])
+def test_a_long_sequence_has_larger_tiles_and_no_more_of_them(length, size):
+    assert tiled.tile_size(length) == size
+    assert len(list(tiled.tiles(length, None))) <= tiled.MAX_TILES
+
+
+def test_causal_scores_are_never_computed_as_a_full_square():
+    query, key, value, _ = operands(256)
+    compiled = jax.jit(lambda *x: attend(*x, causal=True)).lower(query, key, value).compile()
+    assert "256,256]" not in compiled.as_text()
+
+
+CPU = Call("cpu", jnp.dtype("float32"), 256, 32, in_order=True, softcap=False, precision=False)
+GPU = Call("gpu", jnp.dtype("bfloat16"), 256, 64, in_order=True, softcap=False, precision=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "changes", "kernel"),
+    [
+        (CPU, {}, "tiled"),
+        (CPU, {"queries": 64}, "xla"),
+        (CPU, {"in_order": False}, "xla"),
+        (CPU, {"softcap": True}, "xla"),
+        (CPU, {"dtype": jnp.dtype("bfloat16")}, "xla"),
+        (CPU, {"precision": True}, "reference"),
+        (GPU, {}, "cudnn"),
+        (GPU, {"dtype": jnp.dtype("float32")}, "xla"),
+        (GPU, {"width": 132}, "xla"),
+        (GPU, {"width": 12}, "xla"),
+        (GPU, {"softcap": True}, "xla"),
+        (GPU, {"backend": "tpu"}, "xla"),
+    ],
+)
+def test_auto_takes_the_fastest_kernel_that_computes_the_call(call, changes, kernel):
+    assert resolve_kernel("auto", replace(call, **changes)) == kernel
+
+
+def test_deterministic_operations_rule_out_cudnn(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+    assert resolve_kernel("auto", GPU) == "xla"
+    with pytest.raises(ValueError, match="deterministic"):
+        resolve_kernel("cudnn", GPU)
