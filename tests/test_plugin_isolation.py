@@ -29,7 +29,7 @@ def dew_components():
 
 @dataclass(frozen=True)
 class Bad:
-    """A way to be broken: the module's source, what the line says, and the entry point's name if it matters."""
+    """A way to be broken: the source, what the line says, and the name of the entry point if it matters."""
 
     source: str
     reason: str
@@ -221,3 +221,8 @@ def test_training_works_beside_bad_plugins(broken_site: Path, tmp_path: Path):
     result = dew(broken_site, "train", "lm", *options)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "runs/run/run.json").is_file()
+
+
+def test_every_reference_of_what_is_installed_can_be_imported(tmp_path: Path):
+    result = dew(tmp_path, "plugins", "check")
+    assert result.returncode == 0, result.stdout
