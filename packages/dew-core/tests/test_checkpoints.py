@@ -135,7 +135,7 @@ def test_failed_write_stops_the_run_by_the_next_save_and_names_its_step(toys, tm
     trainer = Trainer(
         toys.Regression(), optax.sgd(0.1), key=jax.random.key(0), checkpoints=Checkpoints(tmp_path)
     )
-    with pytest.raises(CheckpointError, match="checkpoint 5 .*disk full") as failure:
+    with pytest.raises(CheckpointError, match=r"checkpoint 5 .*disk full") as failure:
         trainer.fit(in_memory(rows, batch=2), steps=40, checkpoint_every=5)
     assert isinstance(failure.value.__cause__, OSError)
 
@@ -144,7 +144,7 @@ def test_directory_that_cannot_be_written_is_named(toys, tmp_path):
     (tmp_path / "file").write_text("")
     options = {"key": jax.random.key(0), "checkpoints": Checkpoints(tmp_path / "file" / "checkpoints")}
     untouched = Dataset(train=lambda share: pytest.fail("read"), val=None, records=None, batch=2)
-    with pytest.raises(CheckpointError, match="file/checkpoints: .*can be written"):
+    with pytest.raises(CheckpointError, match=r"file/checkpoints: .*can be written"):
         Trainer(toys.Regression(), optax.sgd(0.1), **options).fit(untouched, steps=1)
 
 

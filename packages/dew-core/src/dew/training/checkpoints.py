@@ -276,7 +276,7 @@ class Checkpoints:
                 preservation_policy=LatestAndBest(self.keep, self._ranks),
                 create=True,
                 cleanup_tmp_directories=True,
-                # A folder that cannot be made must fail here: in the background its writers wait twenty minutes.
+                # A folder that cannot be made must fail here; in the background its writers wait 20 minutes.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             )
             handlers = {STATE: ocp.PyTreeCheckpointHandler(), RECORD: ocp.JsonCheckpointHandler()}
