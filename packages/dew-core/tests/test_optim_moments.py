@@ -31,8 +31,10 @@ def test_values_bfloat16_can_hold_stay(value):
     np.testing.assert_array_equal(rounded(value, count=64), np.full(64, value, np.float32))
 
 
-def test_nan_stays_nan():
-    assert jnp.isnan(rounded(np.nan, count=64)).all()
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_nan_stays_nan_whatever_its_bits(bits):
+    nan = jnp.full(64, np.array(bits, np.uint32).view(np.float32))
+    assert jnp.isnan(stochastic_round(nan, key=jax.random.key(0))).all()
 
 
 def test_a_second_moment_that_nearest_rounding_would_freeze_follows_its_mean():
@@ -65,6 +67,8 @@ def test_draws_repeat_with_the_count_and_differ_between_updates_leaves_and_momen
     np.testing.assert_array_equal(first.mu["a"], again.mu["a"])
     for one, other in ((first.mu["a"], second.mu["a"]), (first.mu["a"], first.mu["b"])):
         assert not np.array_equal(one, other)
+    # The second moment, 1.006, is rounded up more often: with one draw for both, always where the first is.
+    assert np.any((first.mu["a"] > 1) & (first.nu["a"] == 1))
 
 
 def test_configuration_stores_both_moments_in_bfloat16():
