@@ -99,8 +99,7 @@ def launch(
     checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
     latest = checkpoints.latest
     changes = admit(config, directory, resumes=latest is not None)
-    finished = latest is not None and latest >= plan.steps
-    if finished:
+    if latest is not None and latest >= plan.steps:
         say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
     facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
     trainer = Trainer(
@@ -112,7 +111,7 @@ def launch(
         accumulation=trainer_config.accumulation,
         dynamic_scale=trainer_config.dynamic_scale,
         checkpoints=checkpoints,
-        tracker=None if finished else reporter(config, directory, facts),
+        tracker=reporter(config, directory, facts),
         profile=trainer_config.profile,
     )
     try:
