@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,10 +44,16 @@ def build(**fields):
     )
 
 
-def numpy_logits(model, variables, tokens):
+@functools.cache
+def compiled(model, method):
+    return jax.jit(functools.partial(model.apply, method=method))
+
+
+def numpy_logits(model, variables, tokens, positions=None):
     """The decoder's formula for one row, in float64."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
     length, width, heads = len(tokens), model.head_width, model.num_heads
+    positions = np.arange(length) if positions is None else positions
 
     def norm(x, scale):
         return scale * x / np.sqrt((x**2).mean(-1, keepdims=True) + model.norm_eps)
@@ -54,7 +62,7 @@ def numpy_logits(model, variables, tokens):
         return x if limit is None else limit * np.tanh(x / limit)
 
     def rotated(x):
-        turn = np.arange(length)[:, None] * model.rope_theta ** (-np.arange(0, width, 2) / width)
+        turn = positions[:, None] * model.rope_theta ** (-np.arange(0, width, 2) / width)
         pairs = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * np.exp(1j * turn)[:, None]
         return np.concatenate([pairs.real, pairs.imag], -1)
 
@@ -104,6 +112,14 @@ def test_logits_equal_the_formula_in_float64(variant):
     np.testing.assert_allclose(got, expected, atol=2e-4)
 
 
+def test_given_positions_turn_the_heads():
+    # Rotation sees differences alone, so the positions here are no shifted count.
+    model, variables = build()
+    positions = np.array([0, 2, 3, 7, 8, 11, 12, 13, 20, 21, 22, 29])
+    got = compiled(model, "__call__")(variables, TOKENS[:1], positions=positions[None])
+    np.testing.assert_allclose(got[0], numpy_logits(model, variables, TOKENS[0], positions), atol=2e-4)
+
+
 def test_parameters_are_named_and_shaped_as_in_llama_checkpoints():
     _, variables = build(qk_norm=True)
     shapes = {path: leaf.shape for path, leaf in flatten_dict(variables["params"], sep="/").items()}
@@ -143,7 +159,7 @@ def packed(first, second):
 
 
 def states(model, variables, tokens, **kwargs):
-    return model.apply(variables, tokens, method="hidden_states", **kwargs)
+    return compiled(model, "hidden_states")(variables, tokens, **kwargs)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -184,11 +200,12 @@ def decoded(model, variables, tokens, prompt):
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     valid = np.ones((rows, length), bool)
     cache = model.init_cache(rows, length + 3)
-    step = jax.jit(lambda *args: model.apply(variables, *args, method="decode"))
     pieces = [slice(0, prompt), *(slice(i, i + 1) for i in range(prompt, length))]
     found = []
     for piece in pieces:
-        hidden, cache = step(tokens[:, piece], positions[:, piece], valid[:, piece], cache)
+        hidden, cache = compiled(model, "decode")(
+            variables, tokens[:, piece], positions[:, piece], valid[:, piece], cache
+        )
         found.append(hidden)
     return np.concatenate(found, 1)
 
@@ -206,10 +223,10 @@ def test_rows_of_different_lengths_decode_as_they_would_alone():
     positions = np.broadcast_to(np.arange(7, dtype=np.int32), (2, 7))
     valid = positions < lengths[:, None]
     cache = model.init_cache(2, 10)
-    _, cache = model.apply(variables, TOKENS[:, :7], positions, valid, cache, method="decode")
+    _, cache = compiled(model, "decode")(variables, TOKENS[:, :7], positions, valid, cache)
     assert float(np.abs(cache["layers_0"]["key"][0, 4:]).max()) == 0.0
-    following, _ = model.apply(
-        variables, TOKENS[:, 8:9], lengths[:, None], np.ones((2, 1), bool), cache, method="decode"
+    following, _ = compiled(model, "decode")(
+        variables, TOKENS[:, 8:9], lengths[:, None], np.ones((2, 1), bool), cache
     )
     for row, length in enumerate(lengths):
         alone = np.concatenate([TOKENS[row, :length], TOKENS[row, 8:9]])[None]

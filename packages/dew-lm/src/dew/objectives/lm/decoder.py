@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 
@@ -13,24 +13,18 @@ from dew.nn.stack import DecoderBank
 class Decoder(Protocol):
     """A Linen module with a method `hidden_states(tokens, *, train, positions, segment_ids) -> [B, S, D]`.
 
+    It may also declare `causal` (False is refused), `max_seq_len` (rows are not longer) and `bank` (where its
+    layers stand, a `DecoderBank`).
+
     Attributes:
-        causal: whether a token sees no later one.
-        max_seq_len: the longest row.
         final_logit_softcap: bounds the logits, or None.
         precision: of the products.
-        bank: where the layers stand.
     """
 
-    @property
-    def causal(self) -> bool: ...
-    @property
-    def max_seq_len(self) -> int: ...
     @property
     def final_logit_softcap(self) -> float | None: ...
     @property
     def precision(self) -> jax.lax.PrecisionLike: ...
-    @property
-    def bank(self) -> DecoderBank: ...
 
     def head_weight(self, params: Mapping[str, Any], /) -> jax.Array:
         """The vocabulary matrix [D, V] of a variables tree."""
@@ -43,3 +37,21 @@ class Decoder(Protocol):
     def apply(self, variables: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method on variables; Linen's `apply`."""
         ...
+
+
+def bank_of(model: Decoder) -> DecoderBank | None:
+    """Where the model's layers stand, or None if it does not say."""
+    return cast("DecoderBank | None", getattr(model, "bank", None))
+
+
+def check_decoder(model: Decoder, seq_len: int) -> None:
+    """Refuse a model that cannot be trained on next tokens of rows of `seq_len`.
+
+    Raises:
+        ValueError: it declares `causal=False`, or a `max_seq_len` below `seq_len`.
+    """
+    if not getattr(model, "causal", True):
+        raise ValueError("the model declares causal=False; next-token training needs causal=True")
+    longest = cast("int", getattr(model, "max_seq_len", seq_len))
+    if seq_len < 1 or seq_len > longest:
+        raise ValueError(f"seq_len={seq_len} must lie between 1 and the model's max_seq_len={longest}")

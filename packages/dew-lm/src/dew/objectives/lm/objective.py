@@ -34,10 +34,10 @@ from dew.objectives.base import (
 from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY, TEXT_KEY
 from dew.objectives.lm.chunked import chunked_cross_entropy, head_logits, sensible_chunks
 from dew.objectives.lm.config import IndexerTraining
-from dew.objectives.lm.decoder import Decoder
+from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
 from dew.objectives.lm.pretrained import initial_variables
 from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
-from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, target_weights
+from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.config import Sampling
 
@@ -116,7 +116,13 @@ class LMObjective(Objective[Mean, Variables]):
             qk_stats=qk_stats,
             indexer=indexer,
         )
-        _check(model, seq_len, ema_decay, head_chunks, z_loss)
+        check_decoder(model, seq_len)
+        if ema_decay is not None and not 0 <= ema_decay <= 1:
+            raise ValueError(f"ema_decay={ema_decay} must lie in [0, 1], or be None for no average")
+        if head_chunks < 1:
+            raise ValueError(f"head_chunks={head_chunks} must be at least 1")
+        if z_loss < 0:
+            raise ValueError(f"z_loss={z_loss} must be 0 or more")
         self.model = model
         self.seq_len = seq_len
         self.pad_id = pad_id
@@ -132,8 +138,9 @@ class LMObjective(Objective[Mean, Variables]):
 
     @property
     def bank_sites(self) -> tuple[DecoderBank, ...]:
-        """The model's layers."""
-        return (self.model.bank,)
+        """The model's layers, if it says where they stand."""
+        bank = bank_of(self.model)
+        return () if bank is None else (bank,)
 
     def held_variables(self) -> Variables | None:
         """The tree a continued training starts from, or None."""
@@ -245,7 +252,7 @@ class LMObjective(Objective[Mean, Variables]):
         Raises:
             ValueError: inputs that carry an attention mask or conditions of their own.
         """
-        ids = _ids(tokens)
+        ids = plain_ids(tokens)
         if left_padding is None:
             return -self.token_scores(params, ids).losses
         scored = -self.token_scores(params, left_aligned(ids, left_padding)).losses
@@ -376,32 +383,3 @@ class LMObjective(Objective[Mean, Variables]):
             hits = jnp.sum(jnp.where(scores.correct, scores.weights, 0))
             metrics["token_accuracy"] = mean_loss(Mean(hits, mass))[0]
         return Mean(jnp.sum(self._terms(scores) * scores.weights), mass), Aux(metrics)
-
-
-def _check(model: Decoder, seq_len: int, ema_decay: float | None, head_chunks: int, z_loss: float) -> None:
-    if not model.causal:
-        raise ValueError("the model declares causal=False; next-token training needs causal=True")
-    if seq_len < 1 or seq_len > model.max_seq_len:
-        raise ValueError(
-            f"seq_len={seq_len} must lie between 1 and the model's max_seq_len={model.max_seq_len}"
-        )
-    if ema_decay is not None and not 0 <= ema_decay <= 1:
-        raise ValueError(f"ema_decay={ema_decay} must lie in [0, 1], or be None for no average")
-    if head_chunks < 1:
-        raise ValueError(f"head_chunks={head_chunks} must be at least 1")
-    if z_loss < 0:
-        raise ValueError(f"z_loss={z_loss} must be 0 or more")
-
-
-def _ids(tokens: jax.Array | ModelInputs) -> jax.Array:
-    from dew.nn.inputs import ModelInputs
-
-    if not isinstance(tokens, ModelInputs):
-        return tokens
-    if tokens.token_fields or tokens.conditions:
-        named = ", ".join([*tokens.token_fields, *tokens.conditions])
-        raise ValueError(
-            f"per_token_log_probs reads the ids alone, and the inputs carry {named}; "
-            "pass the ids and their left_padding"
-        )
-    return jnp.asarray(tokens.tokens)

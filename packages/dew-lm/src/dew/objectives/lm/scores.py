@@ -5,10 +5,15 @@ Dimensions: B rows, S targets a row, D model width.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
+
+if TYPE_CHECKING:
+    from dew.nn.inputs import ModelInputs
 
 
 @struct.dataclass
@@ -56,3 +61,22 @@ def original_alignment(values: Float[Array, "B S"], left_padding: Int[Array, " B
     source = slots - left_padding[:, None]
     moved = jnp.take_along_axis(values, jnp.maximum(source, 0), axis=1)
     return jnp.where(source >= 0, moved, 0)
+
+
+def plain_ids(tokens: jax.Array | ModelInputs) -> jax.Array:
+    """Return the ids of `tokens`.
+
+    Raises:
+        ValueError: inputs that carry an attention mask or conditions of their own.
+    """
+    from dew.nn.inputs import ModelInputs
+
+    if not isinstance(tokens, ModelInputs):
+        return tokens
+    if tokens.token_fields or tokens.conditions:
+        named = ", ".join([*tokens.token_fields, *tokens.conditions])
+        raise ValueError(
+            f"per_token_log_probs reads the ids alone, and the inputs carry {named}; "
+            "pass the ids and their left_padding"
+        )
+    return jnp.asarray(tokens.tokens)

@@ -1,0 +1,69 @@
+"""From a configuration to a trained run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dew.config import ModelConfig, OptimConfig, TrainerConfig
+from dew.data.text.config import TextFiles
+from dew.objectives.lm import LMRunConfig
+from dew.objectives.lm.recipe import train
+from dew.registry import recipes
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A model trained on a text of one repeated line, and its run's directory."""
+    place = tmp_path_factory.mktemp("recipe")
+    text = place / "text.txt"
+    text.write_text("abcdefghij\n" * 2000)
+    config = LMRunConfig(
+        model=ModelConfig(
+            "causal_transformer", config={"hidden_size": 32, "num_layers": 1, "num_heads": 2}, dtype="float32"
+        ),
+        data=TextFiles(path=str(text), seq_len=32, val_windows=8),
+        optim=OptimConfig(learning_rate=2e-2),
+        trainer=TrainerConfig(
+            name="line",
+            checkpoint_dir=str(place),
+            batch_size=8,
+            steps=60,
+            log_every=20,
+            eval_every=60,
+            checkpoint_every=60,
+            compilation_cache_dir=None,
+        ),
+        sample_prompt="abc",
+        sample_tokens=8,
+        ema_decay=None,
+    )
+    return train(config), place / "line"
+
+
+def journal(directory, kind):
+    lines = (directory / "tracking/journal.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def test_the_recipe_learns_a_repeated_line(run):
+    state, directory = run
+    assert int(state.updates) == 60
+    assert journal(directory, "validation")[-1]["values"]["validation/perplexity"] < 1.5
+
+
+def test_the_record_holds_the_sizes_that_came_from_tokenizer_and_data(run):
+    record = json.loads((run[1] / "run.json").read_text())
+    assert record["model"]["config"]["vocab_size"] == 256
+    assert record["model"]["config"]["max_seq_len"] == 32
+    assert LMRunConfig.load(str(run[1])).build().model.vocab_size == 256
+
+
+def test_the_preview_continues_the_prompt(run):
+    shown = journal(run[1], "preview")[-1]["items"][0]
+    assert shown["prompt"] == "abc" and len(shown["text"]) == 8
+
+
+def test_the_recipe_is_what_the_command_line_names():
+    assert recipes["lm"] is train and recipes.config("lm") is LMRunConfig
