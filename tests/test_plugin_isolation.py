@@ -135,6 +135,11 @@ def test_plugin_with_a_taken_component_keeps_its_others(site: Path):
     assert loaded.components["schedule", "cosine"].ref.startswith("dew.")
 
 
+def test_dews_own_name_wins_over_a_plugin_that_sorts_before_it(site: Path):
+    install(site, "aaa", BAD["taken-component"].source)
+    assert catalog(site).owners["schedule", "cosine"] == "dew-core"
+
+
 def test_two_third_parties_with_one_name_keep_the_first_by_distribution(site: Path):
     install(site, "bbb", GOOD.format(name="shared"), entry="same")
     install(site, "aaa", GOOD.format(name="shared"), entry="same")

@@ -41,7 +41,9 @@ def wait_for(condition, process: subprocess.Popen[str], seconds: float = 120) ->
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_run_saves_says_how_to_go_on_and_goes_on(tmp_path: Path, number: int, status: int):
     journal = tmp_path / "run/tracking/journal.jsonl"
-    line = command(tmp_path, "--trainer.steps", "1000000", "--trainer.eval-every", "None")
+    line = command(
+        tmp_path, "--trainer.steps", "1000000", "--trainer.eval-every", "None", "--trainer.log-every", "5"
+    )
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: journal.is_file() and "train/loss" in journal.read_text(), process)

@@ -71,6 +71,17 @@ def test_class_finds_its_registered_name():
         name_of("schedule", Inner)
 
 
+def test_name_of_a_class_imports_no_other_plugin_that_has_a_class_of_that_name(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    parts = {
+        "a": Component("schedule", "a", "module_that_is_nowhere:Inner", "Broken."),
+        "b": Component("schedule", "b", f"{__name__}:Inner", "Here."),
+    }
+    monkeypatch.setattr(Registry, "_components", lambda self: parts)
+    assert name_of("schedule", Inner) == "b"
+
+
 def test_kind_of_a_plugins_own_is_empty_until_registered():
     assert isinstance(registry_of("policy"), Registry) and registry_of("policy").names() == ()
 

@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -74,14 +75,11 @@ def registered(base: type) -> tuple[str, dict[str, tuple[type, str]]]:
         registry = registry_of(kind)
         found: dict[str, tuple[type, str]] = {}
         for name in registry.names():
-            try:
+            # One that cannot be imported is left out here; choosing it by name raises its error.
+            with suppress(Exception):
                 cls = registry.config(name)
-            except (
-                Exception
-            ):  # a broken plugin: choosing it by name raises its error, the others stay available
-                continue
-            if issubclass(cls, base):
-                found[spelled(name)] = (cls, registry.component(name).summary)
+                if issubclass(cls, base):
+                    found[spelled(name)] = (cls, registry.component(name).summary)
         if found:
             return kind, found
     return "", {}
