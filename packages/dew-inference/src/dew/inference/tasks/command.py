@@ -32,8 +32,8 @@ class Request[Policy]:
         ema: Use the averaged weights where the run keeps an average.
     """
 
-    run: tyro.conf.Positional[str]
-    prompt: tyro.conf.Positional[str]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    prompt: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PROMPT")]
     policy: Annotated[Policy, tyro.conf.arg(name="")]
     max_new_tokens: int | None = None
     n: int = 1

@@ -70,3 +70,13 @@ def settled(text: str) -> str:
     while kept and len(text) - kept < HELD and text[kept - 1] == REPLACEMENT:
         kept -= 1
     return text[:kept]
+
+
+def addition(written: str, text: str) -> str:
+    """The part of `text` behind what it shares with `written`."""
+    shared = 0
+    for before, now in zip(written, text, strict=False):
+        if before != now:
+            break
+        shared += 1
+    return text[shared:]

@@ -46,7 +46,7 @@ def read_request(request: Request, processor: Processor | None, pad_id: int) -> 
 
 def padded(rows: Sequence[Sequence[int]], pad_id: int) -> ModelInputs:
     """Rows of unequal length as one batch, padded on the left and masked."""
-    width = max(len(row) for row in rows)
+    width = max(1, *(len(row) for row in rows))
     tokens = np.full((len(rows), width), pad_id, np.int32)
     mask = np.zeros((len(rows), width), bool)
     for index, row in enumerate(rows):

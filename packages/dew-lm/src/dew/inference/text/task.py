@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import jax
-import numpy as np
 
-from dew.inference.text.processor import Processor, settled
+from dew.inference.text.processor import Processor, addition, settled
 from dew.inference.text.rows import Request, read_request
 from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding import LogitsTransform, Stopping, Strategy
@@ -113,7 +112,7 @@ class TextGeneration:
             n=self.n if n is None else n,
             **controls,
         )
-        return drawn.replace(processor=self.processor)
+        return replace(drawn, processor=self.processor)
 
     def stream(
         self,
@@ -158,7 +157,7 @@ class TextGeneration:
         """
         if self.processor is None:
             raise ValueError("the task has no processor to write text with; read generation.responses()")
-        return generation.replace(processor=self.processor).text
+        return replace(generation, processor=self.processor).text
 
     @classmethod
     def from_run(
@@ -234,12 +233,12 @@ class TextGeneration:
         progress = decoding.advance(decoding.begin(), CHUNK - 1)
         written = ""
         while True:
-            drawn = decoding.record([progress.carry])
-            text = processor.decode(drawn.responses()[0])
-            done = progress.drawn >= decoding.budget or not bool(np.asarray(progress.carry.state.active)[0])
+            text = processor.decode(decoding.responses(progress)[0])
+            done = decoding.finished(progress)
             ready = text if done else settled(text)
-            if ready.startswith(written) and len(ready) > len(written):
-                yield ready[len(written) :]
+            # A decoder may still rewrite what it gave; then nothing is added until it agrees again.
+            if done or ready.startswith(written):
+                yield from filter(None, [addition(written, ready)])
                 written = ready
             if done:
                 return

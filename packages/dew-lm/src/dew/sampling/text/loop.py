@@ -9,6 +9,7 @@ Dimensions: B rows, W packed prompt slots, N draw slots, C cache slots, V vocabu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -143,15 +144,17 @@ def draw(carry: Carry, logits: jax.Array, chain: Chain, criteria: Chain) -> Carr
     behavior = jax.nn.log_softmax(scores, axis=-1)
     chosen = choose(state, behavior, certain=bool(chain) and isinstance(chain[-1], Greedy))
     slot = state.prompt_width + column
-    state = state.replace(
+    state = replace(
+        state,
         tokens=write(state.tokens, slot, jnp.where(alive, chosen, read(state.tokens, slot))),
         valid=write(state.valid, slot, alive),
         step=state.step + alive,
         active=alive,
     )
     ended, terminated = judge(state, chosen, criteria)
-    return carry.replace(
-        state=state.replace(active=alive & ~ended),
+    return replace(
+        carry,
+        state=replace(state, active=alive & ~ended),
         terminated=carry.terminated | (alive & terminated),
         behavior_log_probs=write(
             carry.behavior_log_probs, column, jnp.where(alive, pick(behavior, chosen), 0)

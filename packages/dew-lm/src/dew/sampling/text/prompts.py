@@ -103,10 +103,11 @@ def _check_lengths(lengths: np.ndarray, most: int, budget: int) -> None:
         raise ValueError(f"row {row} holds no real token; every prompt needs one to continue from")
     longest = int(lengths.max())
     if longest + budget > most:
+        fixes = [f"shorten the prompt to {most - budget} tokens"] if budget < most else []
+        fixes += [f"ask for at most {most - longest}"] if longest < most else []
         raise ValueError(
-            f"row {int(np.argmax(lengths))} holds {longest} tokens and max_new_tokens={budget} more make "
-            f"{longest + budget}; the model reads max_seq_len={most}, so shorten the prompt to "
-            f"{max(most - budget, 0)} tokens or ask for at most {max(most - longest, 0)}"
+            f"row {int(np.argmax(lengths))} holds {longest} tokens, and max_new_tokens={budget} more make "
+            f"{longest + budget}; the model reads max_seq_len={most}: {' or '.join(fixes) or 'shorten both'}"
         )
 
 

@@ -53,11 +53,7 @@ class Generation:
     def responses(self) -> list[list[int]]:
         """The response ids of each row, without an end token."""
         rows = self.host()
-        found: list[list[int]] = []
-        for tokens, length in zip(rows.tokens, rows.lengths, strict=True):
-            ids = [int(each) for each in tokens[self.prompt_width : self.prompt_width + int(length)]]
-            found.append(ids[:-1] if ids and ids[-1] in self.eos_ids else ids)
-        return found
+        return response_ids(np.asarray(rows.tokens)[:, self.prompt_width :], rows.lengths, self.eos_ids)
 
     @property
     def text(self) -> tuple[str, ...]:
@@ -72,3 +68,12 @@ class Generation:
                 "or decode responses() yourself"
             )
         return tuple(self.processor.decode(ids) for ids in self.responses())
+
+
+def response_ids(drawn: Array, lengths: Array, eos_ids: tuple[int, ...]) -> list[list[int]]:
+    """The first `lengths` ids of each row of `drawn`, without an end token."""
+    found: list[list[int]] = []
+    for row, length in zip(np.asarray(drawn), np.asarray(lengths), strict=True):
+        ids = [int(each) for each in row[: int(length)]]
+        found.append(ids[:-1] if ids and ids[-1] in eos_ids else ids)
+    return found

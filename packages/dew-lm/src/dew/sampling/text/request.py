@@ -17,7 +17,7 @@ from dew.sampling.decoding import LogitsTransform, Sample, Stopping, Strategy
 from dew.sampling.text import loop
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.prompts import Prompts, bucket, read_prompts
-from dew.sampling.text.record import Generation
+from dew.sampling.text.record import Generation, response_ids
 
 if TYPE_CHECKING:
     from flax import linen as nn
@@ -44,7 +44,7 @@ def generate(
     A row's tokens follow from its prompt, its key and the policy alone. Row i draws with `fold_in(key, i)`;
     its continuation 0 with that key and continuation j with j folded into it, so a larger `n` adds draws and
     changes none. Sizes are rounded up to buckets before compiling: calls of many lengths share few
-    executables.
+    executables. In a pool of processes every process passes the same request.
 
     Args:
         model: a causal decoder with `decode`, `init_cache` and `head_weight`.
@@ -142,7 +142,7 @@ class Decoding:
         strategy: Strategy | None = None,
     ) -> Decoding:
         """Check a request as `generate` takes it, and read its prompts into the cache."""
-        if not (strategy is None or isinstance(strategy, Sample)):
+        if type(strategy) not in (type(None), Sample):
             raise ValueError(f"strategy={strategy!r} is not supported; leave it out or pass Sample()")
         if isinstance(max_new_tokens, bool) or max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={max_new_tokens} must be a positive integer")
@@ -199,6 +199,20 @@ class Decoding:
             np.int32(until),
         )
         return replace(progress, carry=carry, cache=cache, drawn=until)
+
+    def responses(self, progress: Progress) -> list[list[int]]:
+        """The ids drawn so far for each row, without an end token, on the host.
+
+        Raises:
+            FloatingPointError: a row whose distribution was undefined.
+        """
+        refuse_undefined(progress.carry)
+        state = progress.carry.state
+        return response_ids(state.tokens[:, state.prompt_width :], state.step, self.sampling.eos_ids)
+
+    def finished(self, progress: Progress) -> bool:
+        """Whether every row has ended or reached the budget."""
+        return progress.drawn >= self.budget or not np.asarray(progress.carry.state.active).any()
 
     def record(self, carries: Sequence[loop.Carry]) -> Generation:
         """The record of these continuations.

@@ -1,0 +1,144 @@
+"""`dew.pipeline` and `dew generate` over the directory of a run."""
+
+import subprocess
+import sys
+
+import jax
+import optax
+import pytest
+
+import dew
+from dew.cli.entry import main
+from dew.config import ModelConfig
+from dew.data.text.config import TextFiles
+from dew.inference.text import TextGeneration
+from dew.objectives.lm import LMRunConfig
+from dew.sampling import Sampling
+from dew.training import Checkpoints, Trainer
+
+SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64, "max_seq_len": 64}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The directory of a run that was saved before its first step."""
+    directory = str(tmp_path_factory.mktemp("runs") / "tiny")
+    config = LMRunConfig(
+        model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
+        data=TextFiles(seq_len=32),
+        ema_decay=None,
+        sample_tokens=20,
+        sampling=Sampling(temperature=0.8, top_k=40),
+    )
+    config.save(directory)
+    state = Trainer(config.build(), optax.sgd(0.1), key=jax.random.key(0)).initial_state()
+    checkpoints = Checkpoints(f"{directory}/checkpoints")
+    checkpoints.save(1, state, None)
+    checkpoints.wait()
+    return directory
+
+
+def generate(*words):
+    return main(["generate", *words])
+
+
+def test_pipeline_opens_a_run_with_its_own_policy_and_length(run):
+    task = dew.pipeline(run)
+    assert isinstance(task, TextGeneration)
+    assert (task.sampling, task.max_new_tokens) == (Sampling(temperature=0.8, top_k=40), 20)
+    assert task("def ", seed=0).lengths.tolist() == [20]
+
+
+def test_dtypes_are_those_asked_for(run):
+    task = dew.pipeline(run, dtype="bfloat16", param_dtype="bfloat16")
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(task.variables)} == {"bfloat16"}
+    drawn = task("def ", 4, seed=0)
+    assert str(drawn.raw_log_probs.dtype) == "float32"
+    with pytest.raises(ValueError, match="param_dtype='int8'"):
+        dew.pipeline(run, param_dtype="int8")
+
+
+def test_the_command_prints_prompt_and_response(run, capsys):
+    assert generate(run, "def ", "--seed", "3", "--max-new-tokens", "24") == 0
+    expected = dew.pipeline(run)("def ", 24, seed=3).text[0]
+    assert capsys.readouterr().out == f"def {expected}\n"
+
+
+def test_the_first_continuation_is_the_same_whatever_their_number(run, capsys):
+    generate(run, "def ", "--seed", "3")
+    one = capsys.readouterr().out
+    generate(run, "def ", "--seed", "3", "--n", "3")
+    several = capsys.readouterr().out
+    assert several.startswith(f"--- 1 of 3\n{one}--- 2 of 3\n")
+    assert len(set(several.split("---"))) == 4
+
+
+def test_policy_options_reach_the_draws(run, capsys):
+    generate(run, "def ", "--temperature", "0", "--seed", "1")
+    first = capsys.readouterr().out
+    generate(run, "def ", "--top-k", "1", "--seed", "2")
+    assert capsys.readouterr().out == first
+
+
+def test_an_empty_prompt_continues_a_newline(run, capsys):
+    generate(run, "", "--seed", "3")
+    expected = dew.pipeline(run)("\n", seed=3).text[0]
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["x", "--n", "0"], "--n 0"),
+        (["x", "--max-new-tokens", "0"], "--max-new-tokens 0"),
+        (["x", "--max-new-tokens", "100"], "max_seq_len=64"),
+        (["x", "--top-p", "2"], "top_p=2.0"),
+        (["x", "--step", "9"], "9"),
+        (["x", "--tempratur", "2"], "--temperature"),
+        (["a\udcff"], "UTF-8"),
+        ([], "PROMPT"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_status_two(run, capsys, words, said):
+    assert generate(run, *words) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err + captured.out
+    assert "Traceback" not in captured.err
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):
+    assert generate(str(tmp_path), "x") == 2
+    assert "run.json" in capsys.readouterr().err
+    assert generate(str(tmp_path / "absent"), "x") == 2
+    assert "absent" in capsys.readouterr().err
+
+
+def test_a_name_of_the_hub_and_a_revision_are_refused():
+    with pytest.raises(FileNotFoundError, match="Hub"):
+        dew.pipeline("someone/model")
+    with pytest.raises(ValueError, match="revision"):
+        dew.pipeline("someone/model", revision="main")
+
+
+def test_the_help_loads_nothing_numerical(run):
+    code = (
+        "import sys\n"
+        "from dew.cli.entry import main\n"
+        f"status = main(['generate', {run!r}, '--help'])\n"
+        "print(status, [m for m in ('jax', 'numpy', 'flax') if m in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip().endswith("0 []")
+    assert "--top-k" in told
+    assert "default: 40" in told
+
+
+def test_a_reader_that_leaves_early_is_no_failure(run):
+    code = f"import sys; from dew.cli.entry import main; sys.exit(main(['generate', {run!r}, 'x']))"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+        assert process.wait() == 0, said
+    assert "BrokenPipe" not in said
