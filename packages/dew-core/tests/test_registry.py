@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dew.plugins import Component
+from dew.plugins import Component, Run
 from dew.registry import Registry, UnknownComponent, name_of, registry_of, schedules
 from dew.registry.build import FieldError, construct
 
@@ -75,11 +75,11 @@ def test_name_of_a_class_imports_no_other_plugin_that_has_a_class_of_that_name(
     monkeypatch: pytest.MonkeyPatch,
 ):
     parts = {
-        "a": Component("schedule", "a", "module_that_is_nowhere:Inner", "Broken."),
-        "b": Component("schedule", "b", f"{__name__}:Inner", "Here."),
+        "a": Component("schedule", "a", "module_that_is_nowhere:Run", "Broken."),
+        "b": Component("schedule", "b", "dew.plugins.hooks:Run", "Here."),
     }
     monkeypatch.setattr(Registry, "_components", lambda self: parts)
-    assert name_of("schedule", Inner) == "b"
+    assert name_of("schedule", Run) == "b"
 
 
 def test_kind_of_a_plugins_own_is_empty_until_registered():
