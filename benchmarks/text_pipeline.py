@@ -3,9 +3,9 @@
     uv run python benchmarks/text_pipeline.py [--megabytes 1024] [--cases byte-lines bpe-line ...]
 
 The text is the standard library's sources over and over, as they are (`lines`) or with every line end made
-a space (`line`: one line). `bpe` is a byte-level BPE of 16,000 entries trained on them, splitting as Llama 3 does.
-Every case runs in a process of its own with an empty cache; the time leaves out importing the
-libraries, and the peak resident memory includes them.
+a space (`line`: one line). `bpe` is a byte-level BPE of 16,000 entries trained on them, splitting as Llama 3
+does. Every case runs in a process of its own with an empty cache. The time leaves out importing libraries;
+the peak resident memory includes them.
 """
 
 from __future__ import annotations

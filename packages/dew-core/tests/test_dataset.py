@@ -144,8 +144,8 @@ def test_a_stream_resumes_from_grains_own_state():
 def test_a_streams_position_is_refused_under_another_layout():
     data = Dataset.from_grain(stream, batch=8)
     state = data.train(DataPartition(1, 4)).get_state()
-    with pytest.raises(ValueError, match="share 1 of 4 cannot continue as share 0 of 2"):
-        data.train(DataPartition(0, 2)).set_state(state)
+    with pytest.raises(ValueError, match="share 1 of 4 cannot continue as share 1 of 2"):
+        data.train(DataPartition(1, 2)).set_state(state)
 
 
 def test_a_stream_batched_too_large_is_refused():

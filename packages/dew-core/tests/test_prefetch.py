@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 
 import jax
 import numpy as np
@@ -138,6 +139,22 @@ def test_early_close_drops_read_failures_that_nobody_asked_for(mesh):
     next(reader)
     until(lambda: source.closed == 1)
     reader.close()
+
+
+def test_closing_lets_go_of_unread_batches(mesh, monkeypatch):
+    placed = []
+
+    def place(batch, mesh):
+        array = jax.numpy.asarray(batch["x"])
+        placed.append(weakref.ref(array))
+        return {"x": array}
+
+    monkeypatch.setattr("dew.training.distributed.shard_batch", place)
+    reader = DevicePrefetchIterator(Source(), mesh, depth=2)
+    next(reader)
+    until(lambda: len(placed) == 4)
+    reader.close()
+    assert [reference() for reference in placed] == [None] * 4
 
 
 @pytest.mark.parametrize("used", [True, False])

@@ -79,10 +79,10 @@ def test_nothing_is_held_out_at_fraction_zero(file):
 
 def test_cuts_fall_between_characters_of_a_line_without_spaces(tmp_path, cache):
     path = tmp_path / "line.txt"
-    path.write_text("語" * 3001)
+    path.write_text("語" * 3000 + "a")
     load(path, val_fraction=0.1)
     train, val = bins(cache)
-    assert train.decode() + val.decode() == "語" * 3001
+    assert train.decode() + val.decode() == "語" * 3000 + "a"
 
 
 def test_the_first_bytes_are_taken_in_order_of_names(tmp_path):
@@ -259,6 +259,12 @@ def test_invalid_utf8_is_refused_with_the_offset(tmp_path, before):
     path = tmp_path / "latin.txt"
     path.write_bytes(b"x" * before + "größe".encode("latin-1") + b" words" * 100)
     refused(path, rf"not valid UTF-8 at byte {before + 2} .*iconv")
+
+
+def test_a_character_broken_over_a_block_border_has_its_own_offset(tmp_path):
+    path = tmp_path / "broken.txt"
+    path.write_bytes(b"x" * ((1 << 20) - 1) + b"\xe6A" + b" words" * 100)
+    refused(path, f"not valid UTF-8 at byte {(1 << 20) - 1} ")
 
 
 def test_a_character_cut_off_at_the_end_is_refused(tmp_path):
