@@ -170,6 +170,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_train_what_one_does_and_restore_on_four():
     environment = {
         **os.environ,
