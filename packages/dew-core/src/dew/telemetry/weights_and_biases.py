@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import re
 import secrets
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dew.artifacts import Artifacts
 from dew.telemetry.previews import Picture, Sample, preview_items
+from dew.telemetry.png import encode_png
 from dew.telemetry.rows import FOLDER
 from dew.telemetry.tracker import Tracker
 
@@ -24,6 +27,9 @@ IDENTITY = "wandb_id"
 
 class WandbTracker(Tracker):
     """Reports to one W&B run, which a resumed run goes on with.
+
+    Offline, `wandb sync` would let a second process's rows replace the first's. There each process makes a W&B
+    run of its own, and the run's identity groups them.
 
     Args:
         config: project, entity and whether to stay offline.
@@ -62,16 +68,18 @@ class WandbTracker(Tracker):
         import wandb
 
         self._folder.mkdir(parents=True, exist_ok=True)
+        known = identity(self._folder / IDENTITY)
+        offline = self._config.offline
+        same: dict[str, Any] = {"group": known} if offline else {"id": known, "resume": "allow"}
         self._run = wandb.init(
             project=self._config.project,
             entity=self._config.entity,
-            mode="offline" if self._config.offline else None,
-            id=identity(self._folder / IDENTITY),
-            resume="allow",
+            mode="offline" if offline else None,
             name=self._name,
             dir=str(self._folder),
             config=dict(self._facts),
             settings=wandb.Settings(silent=True),
+            **same,
         )
         self._run.config.update({"total_steps": total_steps, "unit": unit}, allow_val_change=True)
         self._run.define_metric(STEP)
@@ -87,11 +95,13 @@ class WandbTracker(Tracker):
         import wandb
 
         items = list(preview_items(artifacts))
-        images = [wandb.Image(i.pixels.squeeze(), caption=i.caption) for i in items if isinstance(i, Picture)]
-        texts = [[i.prompt, i.text] for i in items if isinstance(i, Sample)]
-        shown: dict[str, Any] = {"preview/images": images} if images else {}
+        texts = [[item.prompt, item.text] for item in items if isinstance(item, Sample)]
+        pictures = "".join(picture(item) for item in items if isinstance(item, Picture))
+        shown: dict[str, Any] = {}
         if texts:
             shown["preview/text"] = wandb.Table(columns=["prompt", "text"], data=texts)
+        if pictures:
+            shown["preview/images"] = wandb.Html(pictures)
         if shown:
             self._run.log({**shown, STEP: step})
 
@@ -109,6 +119,12 @@ class WandbTracker(Tracker):
             run.summary["status"] = status
         finally:
             run.finish(exit_code=1 if status == "failed" else 0)
+
+
+def picture(item: Picture) -> str:
+    """An image as HTML that holds it, since `wandb.Image` needs a package that Dew does not."""
+    data = base64.b64encode(encode_png(item.pixels)).decode()
+    return f'<img src="data:image/png;base64,{data}" title="{escape(item.caption)}">'
 
 
 def artifact_name(name: str) -> str:
