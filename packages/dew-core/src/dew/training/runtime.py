@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from dew.training.host_memory import keep_freed_memory
+
 if TYPE_CHECKING:
     from dew.config.trainer import TrainerConfig
 
@@ -25,6 +27,7 @@ def prepare_process(config: TrainerConfig) -> None:
         RuntimeError: the pool cannot be joined.
     """
     append_xla_flags(config.xla_flags)
+    keep_freed_memory()
     use_compilation_cache(config.compilation_cache_dir)
     join_processes(config.multi_host)
 
