@@ -264,7 +264,7 @@ def test_invalid_utf8_is_refused_with_the_offset(tmp_path, before):
 def test_a_character_broken_over_a_block_border_has_its_own_offset(tmp_path):
     path = tmp_path / "broken.txt"
     path.write_bytes(b"x" * ((1 << 20) - 1) + b"\xe6A" + b" words" * 100)
-    refused(path, f"not valid UTF-8 at byte {(1 << 20) - 1} ")
+    refused(path, f"not valid UTF-8 at byte {(1 << 20) - 1} ", val_fraction=0)
 
 
 def test_a_character_cut_off_at_the_end_is_refused(tmp_path):
