@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from dew.objectives.base import EMASpec, under
+from dew.objectives.base import Aux, EMASpec, under
 from dew.training import Trainer
 from dew.training.ema import advanced, initial_average
 from dew.training.scale import GROWTH_INTERVAL, INITIAL, LossScale, adjusted
@@ -149,8 +149,6 @@ def test_scale_doubles_after_enough_finite_attempts():
 def test_custom_step_owns_every_clock_but_the_attempted_one(toys):
     from dataclasses import replace
 
-    from dew.objectives.base import Aux
-
     def factory(objective, optimizer):
         def body(state, batch):
             moved = {"params": {"w": state.params["params"]["w"] + 1}}
@@ -166,6 +164,18 @@ def test_custom_step_owns_every_clock_but_the_attempted_one(toys):
     clocks = (result.state.step, result.state.microstep, result.state.updates)
     assert tuple(map(int, clocks)) == (1, 0, 5)
     assert (float(result.loss), float(result.metrics["a"]), bool(result.accepted)) == (7, 2, False)
+
+
+def test_draws_follow_the_attempts_and_the_objective_s_clock_the_accepted(toys):
+    class Told(toys.Linear):
+        def loss(self, params, batch, step):
+            stats, _ = super().loss(params, batch, step)
+            return stats, Aux({"draw": jax.random.uniform(step.key), "clock": step.step})
+
+    results = attempts(Trainer(Told(), optax.sgd(1.0), key=KEY), [row(1), row(np.nan), row(1)])
+    draws = [float(jax.random.uniform(jax.random.fold_in(KEY, attempt))) for attempt in range(3)]
+    assert [float(result.metrics["draw"]) for result in results] == draws
+    assert [int(result.metrics["clock"]) for result in results] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("key", [0, np.zeros(2, np.uint32)])

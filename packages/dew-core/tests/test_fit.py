@@ -141,6 +141,23 @@ def test_evaluation_draws_alike_in_every_pass_and_previews_do_not(toys):
     assert len({scores.losses.item() for scores in (first, shown, other)}) == 3
 
 
+def test_batches_of_a_pass_draw_apart(toys):
+    seen = []
+
+    class Drawn(toys.Regression):
+        def evaluate(self, params, batch, step):
+            return Errors(jax.random.uniform(step.key, (1,)), jnp.ones(1))
+
+    class Listed(SquaredError):
+        def __call__(self, artifact):
+            seen.append(artifact.squares.item())
+            return super().__call__(artifact)
+
+    data = in_memory(rows(), batch=5)
+    trainer(Drawn()).fit(data, steps=1, eval_every=1, metrics=[Listed()])
+    assert len(seen) == len(set(seen)) == 2
+
+
 def test_average_reaches_evaluation(toys):
     seen = []
 
