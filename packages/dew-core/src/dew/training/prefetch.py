@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from dew.data.dataset import BatchIterator
 from jax.sharding import Mesh
+
+from dew.data.dataset import BatchIterator
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from dew.data.tokens.store import IdDtype
 
 type Ids = npt.NDArray[np.unsignedinteger[Any]]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grain
 import numpy as np
+
 from dew.data.config import Loading
 from dew.data.dataset import Dataset
 from dew.data.tokens.source import TokenBytes, Windows
