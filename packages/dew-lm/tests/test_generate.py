@@ -162,6 +162,27 @@ def test_keys_fold_the_row_and_then_the_continuation(decoder):
     same(drawn, second, slice(1, None, 2))
 
 
+def test_the_first_continuation_draws_with_the_rows_own_key():
+    model, variables = markov(np.tile(SCORES, (7, 1)))
+    key = jax.random.key(8)
+    drawn = generate(model, variables, [[0]], 6, key=key[None])
+    steps = [jax.random.fold_in(key, step) for step in range(6)]
+    noise = jnp.stack([jax.random.gumbel(step, (7,), mode="high") for step in steps])
+    np.testing.assert_array_equal(drawn.tokens[0, 1:], jnp.argmax(SCORES + noise, axis=1))
+
+
+def test_nothing_is_reported_after_a_rows_end():
+    model, variables = markov(np.zeros((4, 4)))
+    drawn = generate(
+        model, variables, np.zeros((16, 1), int), 9, seed=0, sampling=Sampling(eos_id=3, pad_id=2)
+    )
+    after = np.arange(9) >= np.asarray(drawn.lengths)[:, None]
+    assert 0 < after.sum() < after.size
+    for reported in (drawn.raw_log_probs, drawn.behavior_log_probs):
+        np.testing.assert_allclose(reported, np.where(after, 0, -np.log(4)), atol=1e-6)
+    assert set(np.asarray(drawn.tokens)[:, 1:][after]) == {2}
+
+
 def test_greedy_decoding_follows_the_argmax_of_the_full_forward(decoder):
     model, variables = decoder
     tokens, _ = ragged([6], 6)

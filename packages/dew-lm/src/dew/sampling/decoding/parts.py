@@ -13,8 +13,7 @@ from dew.sampling.decoding.state import StepState
 class LogitsTransform(Protocol):
     """Rewrites the scores of every row, inside the compiled loop.
 
-    A class that is a pytree carries its arrays as data; a plain function or a `jax.tree_util.Partial` works
-    too.
+    A pytree class carries its arrays as data; a plain function or a `jax.tree_util.Partial` works too.
     """
 
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:

@@ -53,9 +53,7 @@ class Sampling:
         return _ids(self.eos_id) or ()
 
     def transforms(self) -> tuple[LogitsTransform, ...]:
-        """The chain of logits transforms this policy stands for; a filter that keeps everything is left
-        out.
-        """
+        """The chain this policy stands for; a filter that keeps everything is left out."""
         from dew.sampling.decoding import Greedy, MinP, Temperature, TopK, TopP
 
         if self.temperature == 0:

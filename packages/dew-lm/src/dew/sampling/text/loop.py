@@ -55,9 +55,7 @@ class Carry:
 def prefill(
     model: nn.Module, params: Variables, tokens: jax.Array, lengths: jax.Array, *, capacity: int
 ) -> tuple[Cache, jax.Array]:
-    """Read the packed prompts `[B, W]`; return the filled cache and the logits `[B, V]` after each last
-    token.
-    """
+    """Read the packed prompts `[B, W]`; return the cache and the logits `[B, V]` after each last token."""
     rows, width = tokens.shape
     cache = model.init_cache(rows, capacity)
     slots = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
@@ -197,10 +195,10 @@ def head(model: Any, params: Variables, hidden: jax.Array) -> jax.Array:
     logits = jnp.dot(
         hidden,
         weight,
-        precision=model.precision,
+        precision=getattr(model, "precision", None),
         preferred_element_type=jnp.promote_types(hidden.dtype, "float32"),
     )
-    cap = model.final_logit_softcap
+    cap = getattr(model, "final_logit_softcap", None)
     return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 

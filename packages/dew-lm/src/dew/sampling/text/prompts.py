@@ -44,9 +44,7 @@ class Prompts:
 
 
 def bucket(count: int, most: int) -> int:
-    """The compiled size that serves `count` slots: doubling from 16 to 512, then steps of 512, at most
-    `most`.
-    """
+    """The compiled size for `count` slots: doubling from 16 to 512, then steps of 512, at most `most`."""
     size = SMALLEST
     while size < min(count, DOUBLING):
         size *= 2

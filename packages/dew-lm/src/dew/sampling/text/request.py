@@ -1,6 +1,4 @@
-"""One request from its arguments to its record: `generate`, and `Decoding` for callers that read on the
-way.
-"""
+"""One request from its arguments to its record: `generate`, and `Decoding` for who reads on the way."""
 
 from __future__ import annotations
 
@@ -291,7 +289,7 @@ def refuse_undefined(carry: loop.Carry) -> None:
 
 
 def _check_model(model: Any, sampling: Sampling) -> None:
-    if not model.causal:
+    if not getattr(model, "causal", True):
         raise ValueError(
             "the model declares causal=False; generate draws left to right and needs a causal one"
         )
