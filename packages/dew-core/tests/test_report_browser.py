@@ -13,10 +13,19 @@ from dew.telemetry import JournalTracker
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=3000 "
-    "--dump-dom"
-).split()
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--allow-file-access-from-files",
+    "--virtual-time-budget=3000",
+    "--dump-dom",
+)
 FRAME = """<!doctype html><title></title><iframe id="frame" style="width:{width}px;height:900px;border:0"
 src="{page}"></iframe><script>
 frame.onload = () => {{

@@ -9,8 +9,8 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+from dew.report.markup import escape
 from dew.report.scales import Scale, label, steps_scale, values_scale
 from dew.report.series import Point, thin
 from dew.telemetry.amounts import number

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from html import escape
 
 from dew.report.curves import median, title
+from dew.report.markup import escape
 from dew.report.series import nonfinite_steps, smooth
 from dew.report.tables import moment
 from dew.telemetry.amounts import ago, duration, number, rate

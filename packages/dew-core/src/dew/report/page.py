@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 from dew.report.curves import curves
 from dew.report.heading import heading
+from dew.report.markup import escape
 from dew.report.previews import previews
 from dew.report.tables import checkpoints, configuration, environment, moment, processes
 from dew.telemetry.history import RunHistory, read_journal

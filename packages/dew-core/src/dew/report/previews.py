@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from html import escape
 from pathlib import Path
 
 from dew.report.curves import title
+from dew.report.markup import escape
 from dew.telemetry.amounts import number
 from dew.telemetry.history import Preview, RunHistory
-from dew.telemetry.plain_text import visible
 from dew.telemetry.png import SIGNATURE
 from dew.telemetry.rows import FOLDER
 
@@ -67,13 +66,13 @@ def text(item: dict[str, str]) -> str:
     more = (
         f'<span class="more">… {len(drawn) - LETTERS:,} more letters</span>' if len(drawn) > LETTERS else ""
     )
-    prompt = escape(visible(item["prompt"][:LETTERS]))
-    return f"<pre><mark>{prompt}</mark>{escape(visible(drawn[:LETTERS]))}{more}</pre>"
+    prompt = escape(item["prompt"][:LETTERS])
+    return f"<pre><mark>{prompt}</mark>{escape(drawn[:LETTERS])}{more}</pre>"
 
 
 def picture(folder: Path, item: dict[str, str], budget: list[int]) -> str:
     """A PNG of the tracking folder inside the page, or its name where it is missing or too much."""
-    caption = escape(visible(item.get("caption", "")))
+    caption = escape(item.get("caption", ""))
     name = escape(item["file"])
     path = (folder / item["file"]).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():

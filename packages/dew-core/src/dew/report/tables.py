@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from typing import Any
 
+from dew.report.markup import escape
 from dew.telemetry.amounts import duration, size
 from dew.telemetry.history import RunHistory
 
