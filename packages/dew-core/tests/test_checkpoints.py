@@ -88,6 +88,22 @@ def test_incomplete_folders_are_named_and_passed_over(tmp_path, state):
     assert checkpoints.steps() == (5, 6) and (tmp_path / "incomplete-11").is_dir()
 
 
+def test_reading_changes_nothing_and_sees_later_steps(tmp_path, state):
+    writer = stored(tmp_path, state)
+    pending = tmp_path / "6.orbax-checkpoint-tmp"
+    pending.mkdir()
+    reader = Checkpoints(tmp_path)
+    reader.restore(state)
+    assert pending.is_dir(), "another process may be writing it"
+    pending.rmdir()
+    writer.save(7, state, b"at 7", share=WHOLE)
+    writer.wait()
+    assert reader.latest == 7 and reader.restore(state, share=WHOLE)[1] == b"at 7"
+    with pytest.raises(FileNotFoundError):
+        Checkpoints(tmp_path / "absent").restore(state)
+    assert not (tmp_path / "absent").exists()
+
+
 def test_absent_step_is_named_with_those_there_are(tmp_path, state):
     stored(tmp_path, state)
     with pytest.raises(FileNotFoundError, match=r"no complete checkpoint 7 \(complete: 5\)"):

@@ -6,10 +6,9 @@ else is named and passed over. A write that fails in the background is raised by
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,41 +16,22 @@ import jax
 
 from dew.training.compare import differences, refuse_differences
 from dew.training.positions import packed_position, position_for
+from dew.training.retention import LatestAndBest, ranked
 from dew.training.state import TrainState
+from dew.training.step_folders import RECORD, STATE, absolute, scan_steps, set_aside
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp
 
     from dew.data.dataset import DataPartition
 
-STATE, RECORD = "state", "record"
-MARKER = "commit_success.txt"
-
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written; training must not go on as if it had been."""
 
 
-class LatestAndBest:
-    """Orbax's preservation policy of a run.
-
-    The latest steps and the best one. The newer of two equals is better.
-    """
-
-    def __init__(self, keep: int, ranks: Mapping[int, float | None]) -> None:
-        self._keep = keep
-        self._ranks = ranks
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """One answer for each checkpoint, which come in rising order of their steps."""
-        steps = [int(checkpoint.step) for checkpoint in checkpoints]
-        ranked = [(rank, step) for step in steps if (rank := self._ranks.get(step)) is not None]
-        kept = {*steps[-self._keep :], *(step for _, step in sorted(ranked)[-1:])}
-        return [step in kept for step in steps]
-
-
 class Checkpoints:
-    """The checkpoints of one run. Storage is opened on first use.
+    """The checkpoints of one run. Storage is opened on first use; reading alone changes nothing in it.
 
     Args:
         directory: holds one folder per step.
@@ -85,9 +65,10 @@ class Checkpoints:
                 "yet; "
                 "leave local_directory and local_every out"
             )
-        self.directory = _absolute(os.fspath(directory))
+        self.directory = absolute(os.fspath(directory))
         self.keep = keep
         self._manager: ocp.CheckpointManager | None = None
+        self._reader: ocp.CheckpointManager | None = None
         self._pending: int | None = None
         self._ranks: dict[int, float | None] = {}
 
@@ -119,7 +100,7 @@ class Checkpoints:
 
         An incomplete folder with a step's name is named in a warning.
         """
-        complete, torn = _scan(self.directory)
+        complete, torn = scan_steps(self.directory)
         for step in torn:
             warnings.warn(f"{self.path(step)} is no complete checkpoint; it is passed over", stacklevel=2)
         return complete
@@ -156,7 +137,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         self._raise_failure()
-        rank = _ranked(metrics, higher_is_better)
+        rank = ranked(metrics, higher_is_better)
         record = {"positions": packed_position(saved, share), "metrics": dict(metrics or {}), "rank": rank}
         self.open()
         manager = self._open()
@@ -234,7 +215,7 @@ class Checkpoints:
 
     def stored(self, step: int | None = None) -> dict[str, Any]:
         """Shape and dtype of every stored leaf, nested by field, without reading any."""
-        metadata: Any = self._open().item_metadata(self._existing(step))[STATE]
+        metadata: Any = self._reading().item_metadata(self._existing(step))[STATE]
         return dict(metadata.tree)
 
     def record(self, step: int | None = None) -> dict[str, Any]:
@@ -243,7 +224,7 @@ class Checkpoints:
 
         step = self._existing(step)
         return dict(
-            self._open().restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))[RECORD]
+            self._reading().restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))[RECORD]
         )
 
     def _read(self, step: int, template: Any) -> Any:
@@ -254,10 +235,10 @@ class Checkpoints:
             restore_args=ocp.checkpoint_utils.construct_restore_args(template),
             partial_restore=True,
         )
-        return self._open().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
+        return self._reading().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
 
     def _existing(self, step: int | None) -> int:
-        complete, torn = _scan(self.directory)
+        complete, torn = scan_steps(self.directory)
         if step is None and complete:
             return complete[-1]
         if step in complete:
@@ -271,7 +252,7 @@ class Checkpoints:
         if self._manager is None:
             import orbax.checkpoint as ocp
 
-            _set_aside(self.directory)
+            set_aside(self.directory)
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=LatestAndBest(self.keep, self._ranks),
                 create=True,
@@ -279,10 +260,21 @@ class Checkpoints:
                 # A folder that cannot be made must fail here; in the background its writers wait 20 minutes.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             )
-            handlers = {STATE: ocp.PyTreeCheckpointHandler(), RECORD: ocp.JsonCheckpointHandler()}
-            self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
-            self._ranks.update({step: self.record(step)["rank"] for step in _scan(self.directory)[0]})
+            self._manager = _manager(self.directory, options)
+            self._ranks.update({step: self.record(step)["rank"] for step in scan_steps(self.directory)[0]})
         return self._manager
+
+    def _reading(self) -> ocp.CheckpointManager:
+        """The open manager, or one that changes nothing: a reader may look at a run that is being written."""
+        if self._manager is not None:
+            return self._manager
+        if self._reader is None:
+            import orbax.checkpoint as ocp
+
+            self._reader = _manager(
+                self.directory, ocp.CheckpointManagerOptions(read_only=True, create=False)
+            )
+        return self._reader
 
     def _raise_failure(self) -> None:
         if self._manager is not None:
@@ -305,46 +297,8 @@ def _on(leaf: Any, sharding: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def _ranked(metrics: Mapping[str, float] | None, higher_is_better: bool) -> float | None:
-    """The first metric, so signed that more is better.
+def _manager(directory: str, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
+    import orbax.checkpoint as ocp
 
-    None without metrics or where it is not a finite number.
-    """
-    first = next(iter((metrics or {}).values()), math.nan)
-    if not math.isfinite(first):
-        return None
-    return float(first if higher_is_better else -first)
-
-
-def _absolute(directory: str) -> str:
-    return directory.rstrip("/") if "://" in directory else os.path.abspath(os.path.expanduser(directory))
-
-
-def _scan(directory: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Complete and incomplete steps, each in rising order."""
-    from etils import epath
-
-    root = epath.Path(directory)
-    if not root.exists():
-        return (), ()
-    steps = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit())
-    complete = tuple(step for step in steps if _is_complete(root / str(step)))
-    return complete, tuple(step for step in steps if step not in complete)
-
-
-def _is_complete(folder: Any) -> bool:
-    return all((folder / name).exists() for name in (MARKER, f"{STATE}/{MARKER}", f"{RECORD}/{MARKER}"))
-
-
-def _set_aside(directory: str) -> None:
-    """Rename incomplete step folders: Orbax would count them as steps and refuse to write below them."""
-    from etils import epath
-
-    _, torn = _scan(directory)
-    for step in torn if jax.process_index() == 0 else ():
-        source = epath.Path(directory) / str(step)
-        target = epath.Path(directory) / f"incomplete-{step}"
-        while target.exists():
-            target = target.with_name(target.name + "-")
-        source.rename(target)
-        warnings.warn(f"{source} was no complete checkpoint; it now lies at {target}", stacklevel=3)
+    handlers = {STATE: ocp.PyTreeCheckpointHandler(), RECORD: ocp.JsonCheckpointHandler()}
+    return ocp.CheckpointManager(directory, item_handlers=handlers, options=options)
