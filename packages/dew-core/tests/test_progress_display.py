@@ -80,11 +80,14 @@ def test_the_bar_never_exceeds_the_terminal(width):
     bar = LiveBar(Console(file=io.StringIO()), clock, pace, 2200, 4.0)
     pace.tick(820, 0.0)
     pace.tick(840, 1.0)
+    clock.now = 1.0
     bar.update(840, ["loss 1.532", "61.2k tokens/s"])
     line = bar.line(width)
     assert len(line.plain) <= width and "\n" not in line.plain
     assert line.plain.startswith("840/2200")
-    assert ("left" in line.plain) == (width >= 60)
+    pieces = [piece for piece in line.plain.split("  ") if "━" not in piece]
+    assert pieces == ["840/2200", "loss 1.532", "61.2k tokens/s", "1:08 min left"][: len(pieces)]
+    assert len(pieces) == {12: 1, 24: 2, 40: 3}.get(width, 4)
 
 
 def test_a_terminal_without_colour_gets_a_bar_without_colour(monkeypatch):
