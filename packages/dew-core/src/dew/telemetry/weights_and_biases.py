@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dew.artifacts import Artifacts
-from dew.telemetry.previews import Picture, Sample, preview_items
 from dew.telemetry.png import encode_png
+from dew.telemetry.previews import Picture, Sample, preview_items
 from dew.telemetry.rows import FOLDER
 from dew.telemetry.tracker import Tracker
 
@@ -28,8 +28,8 @@ IDENTITY = "wandb_id"
 class WandbTracker(Tracker):
     """Reports to one W&B run, which a resumed run goes on with.
 
-    Offline, `wandb sync` would let a second process's rows replace the first's. There each process makes a W&B
-    run of its own, and the run's identity groups them.
+    Offline, `wandb sync` would let a second process's rows replace the first's. There each process makes a
+    W&B run of its own, and the run's identity groups them.
 
     Args:
         config: project, entity and whether to stay offline.
