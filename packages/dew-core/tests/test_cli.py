@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from dew.cli import entry, errors, main
 from dew.cli.errors import UserError, report
 

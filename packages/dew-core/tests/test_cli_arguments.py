@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dew.cli.arguments import parse
 from dew.cli.errors import UserError
 from dew.plugins.loader import installed

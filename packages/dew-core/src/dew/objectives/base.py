@@ -1,7 +1,7 @@
 """What the Trainer optimizes: the `Objective` contract and the values that cross it.
 
-An objective owns what is learned (the parameter tree, the loss, what its evaluation yields). The Trainer owns how
-(mesh, compiled step, accumulation, averages, checkpoints). Losses are *additive statistics*: a window of
+An objective owns what is learned (the parameter tree, the loss, what its evaluation yields). The Trainer owns
+how (mesh, compiled step, accumulation, averages, checkpoints). Losses are *additive statistics*: a window of
 microbatches, a mesh and a validation pass all add `(total, mass)` and divide once, so no denominator is lost.
 """
 
@@ -31,7 +31,7 @@ type Variables = Mapping[str, Any]
 """A Flax variables mapping: the `params` collection and any other collection the modules keep."""
 
 type Batch = Mapping[str, Any]
-"""One batch as the Trainer and every objective read it: arrays with a leading batch axis, keyed by field name.
+"""One batch as the Trainer and every objective read it: arrays with a leading batch axis, by field name.
 
 Leaves are not narrowed to arrays: a batch may carry prepared model inputs, counts or records beside them.
 """
@@ -43,7 +43,7 @@ type PathFilter = Callable[[Path], bool]
 """Chooses leaves of a variables tree by path; used for averages, trainable subsets and optimizer groups."""
 
 type Initializer = Partial
-"""`Objective.init` as a pytree: bound arrays are children, so a jit receives them as arguments, not constants."""
+"""`Objective.init` as a pytree: bound arrays are children, which a jit takes as arguments, not constants."""
 
 
 @struct.dataclass
@@ -71,7 +71,7 @@ def mean_loss(stats: Mean) -> tuple[jax.Array, jax.Array]:
 
 
 Loss = TypeVar("Loss", default=Mean | jax.Array | float)
-"""The additive statistics an objective's `loss` returns: a `Mean`, a unit-mass scalar, or its own Flax pytree."""
+"""The additive statistics that `loss` returns: a `Mean`, a unit-mass scalar, or a Flax pytree of its own."""
 
 Effects = TypeVar("Effects", default=None)
 """Additive observations an objective applies once per optimizer commit."""
@@ -84,7 +84,7 @@ class Step:
     Attributes:
         step: count of accepted microbatches, which an objective's own schedules read.
         key: typed PRNG key of this attempt; a replayed microbatch gets the key it was first run with.
-        ema: the complete variables with the averaged leaves laid over the live ones, or None without an average.
+        ema: the complete variables with the averaged leaves over the live ones, or None without an average.
     """
 
     step: jax.Array | int
@@ -150,7 +150,7 @@ def _nested(flat: Mapping[Path, Any]) -> dict[str, Any]:
 
 
 def select(tree: Variables, keep: PathFilter) -> dict[str, Any]:
-    """Return the subtree of `tree` whose leaves `keep` accepts, nested as before; empty branches are dropped."""
+    """Return the subtree of `tree` whose leaves `keep` accepts, nested as before, without empty branches."""
     return _nested({path: leaf for path, leaf in _flat(tree).items() if keep(path)})
 
 
@@ -246,7 +246,7 @@ class Task(Protocol):
 class Objective(ABC, Generic[Loss, Effects]):
     """What is learned: the parameters, the loss, and what evaluation yields.
 
-    A subclass implements `init` and `loss`; every other member has a default. See `dew.testing` for the contract
+    A subclass implements `init` and `loss`; every other member has a default. `dew.testing` holds the contract
     tests an objective must pass.
     """
 
@@ -277,7 +277,7 @@ class Objective(ABC, Generic[Loss, Effects]):
         return Partial(_initialize, Partial(self.init), self.held_variables())
 
     def held_variables(self) -> Variables | None:
-        """The arrays this objective starts from (a checkpoint, a frozen tower), or None when it draws them all."""
+        """The arrays this objective starts from (a checkpoint, a frozen tower); None when it draws them all."""
         return None
 
     @abstractmethod
@@ -299,8 +299,8 @@ class Objective(ABC, Generic[Loss, Effects]):
             step: clock, randomness and average.
 
         Returns:
-            `Mean(total, mass)` for a shared denominator, a scalar for one unit-mass term, or the objective's own
-            Flax pytree whose leaves add across records before `reduce_loss`.
+            `Mean(total, mass)` for a shared denominator, a scalar for one unit-mass term, or a Flax pytree of
+            the objective's own, whose leaves add across records before `reduce_loss`.
         """
 
     def reduce_loss(self, stats: Loss) -> tuple[jax.Array, jax.Array]:
@@ -325,7 +325,7 @@ class Objective(ABC, Generic[Loss, Effects]):
         raise TypeError(f"{type(self).__name__} scores no token logits, so it has no predict")
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts | None:
-        """Scoring artifacts for every row of the global batch. Every process takes part; nothing is decoded."""
+        """Scoring artifacts for every row of the global batch; every process takes part, nothing is decoded."""
         return None
 
     def pipeline(self, state: TrainState, *, ema: bool = True) -> Task:
