@@ -246,8 +246,8 @@ class Task(Protocol):
 class Objective(ABC, Generic[Loss, Effects]):
     """What is learned: the parameters, the loss, and what evaluation yields.
 
-    A subclass implements `init` and `loss`; every other member has a default. `dew.testing` holds the contract
-    tests an objective must pass.
+    A subclass implements `init` and `loss`; every other member has a default. `dew.testing` holds the
+    contract tests an objective must pass.
     """
 
     artifact: ClassVar[type | None] = None
@@ -277,7 +277,7 @@ class Objective(ABC, Generic[Loss, Effects]):
         return Partial(_initialize, Partial(self.init), self.held_variables())
 
     def held_variables(self) -> Variables | None:
-        """The arrays this objective starts from (a checkpoint, a frozen tower); None when it draws them all."""
+        """The arrays this objective starts from (a checkpoint, a frozen tower); None when it draws all."""
         return None
 
     @abstractmethod
@@ -325,7 +325,7 @@ class Objective(ABC, Generic[Loss, Effects]):
         raise TypeError(f"{type(self).__name__} scores no token logits, so it has no predict")
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts | None:
-        """Scoring artifacts for every row of the global batch; every process takes part, nothing is decoded."""
+        """Scoring artifacts for every row of the global batch. Every process takes part; no decoding."""
         return None
 
     def pipeline(self, state: TrainState, *, ema: bool = True) -> Task:
