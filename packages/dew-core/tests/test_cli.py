@@ -94,11 +94,13 @@ def test_traceback_of_a_mistake_on_request(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_value_error_inside_the_training_loop_is_a_failure(capsys: Any):
-    loop = compile("def fit():\n    raise ValueError('shape')", "fit.py", "exec")
-    scope: dict[str, Any] = {"__name__": errors.STEPPING}
+    module, function = errors.STEPPING
+    owner, name = function.split(".")
+    loop = compile(f"class {owner}:\n    def {name}():\n        raise ValueError('shape')", "fit.py", "exec")
+    scope: dict[str, Any] = {"__name__": module}
     exec(loop, scope)
     try:
-        scope["fit"]()
+        getattr(scope[owner], name)()
     except ValueError as error:
         assert report(error) == 1
     assert "Traceback" in capsys.readouterr().err

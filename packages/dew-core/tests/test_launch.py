@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import dew.plugins.loader as loader
+from dew.cli.errors import is_mistake
 from dew.config import OptimConfig, RunConfig, TrainerConfig
 from dew.data.config import DatasetSpec, Loading
 from dew.data.dataset import Dataset
 from dew.plugins import Component
 from dew.training.optim.config import Linear
 from dew.training.preemption import Preempted
+from dew.training.run_lock import sole_trainer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,3 +183,29 @@ def test_a_stopped_run_saves_says_how_to_go_on_and_does(tmp_path, toys, capsys):
 def test_a_fresh_name_begins_with_the_recipe_unless_one_is_set(tmp_path):
     assert config(tmp_path).run_name("lm").startswith("lm-")
     assert config(tmp_path, name="mine").run_name("lm") == "mine"
+
+
+def test_a_run_that_another_process_trains_is_refused_and_left_alone(tmp_path, toys, monkeypatch):
+    monkeypatch.setattr("dew.telemetry.appender.LOCK_WAIT_S", 0.0)
+    train(config(tmp_path), toys)
+    record = (tmp_path / "a" / "run.json").read_text()
+    with (
+        sole_trainer(str(tmp_path / "a")),
+        pytest.raises(BlockingIOError, match=r"a is being trained by another process.*trainer\.name"),
+    ):
+        train(config(tmp_path, steps=9), toys)
+    assert (tmp_path / "a" / "run.json").read_text() == record
+    assert int(train(config(tmp_path, steps=9), toys).step) == 9
+
+
+def test_other_data_is_a_mistake_that_leaves_no_trace_in_the_journal(tmp_path, toys):
+    def over(count):
+        rows = [{"x": np.ones(3, np.float32), "y": np.float32(1), "m": np.float32(1)}] * count
+        return Dataset.from_grain(grain.MapDataset.source(rows), batch=8, loading=Loading(workers=0))
+
+    config(tmp_path).train(toys.Regression(), over(40), name="a")
+    before = journal(tmp_path)
+    with pytest.raises(ValueError, match="other data: records was 40, is 48") as refused:
+        config(tmp_path, steps=9).train(toys.Regression(), over(48), name="a")
+    assert journal(tmp_path) == before, "the completed run did not become a failed one"
+    assert is_mistake(refused.value)

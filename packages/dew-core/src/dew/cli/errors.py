@@ -17,8 +17,8 @@ INTERRUPTED = 128 + int(signal.SIGINT)
 TERMINATED = 128 + int(signal.SIGTERM)
 
 TRACEBACK = "DEW_TRACEBACK"
-STEPPING = "dew.training.fit"
-"""The module whose frames mean that training had begun when an error arose."""
+STEPPING = ("dew.training.fit", "_Loop.run")
+"""Module and function whose frame means that training had begun when an error arose."""
 
 
 class UserError(ValueError):
@@ -37,7 +37,7 @@ def is_mistake(error: BaseException) -> bool:
 def has_trained(error: BaseException) -> bool:
     """Whether `error` came out of the training loop."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__") == STEPPING for frame, _ in frames)
+    return any((frame.f_globals.get("__name__"), frame.f_code.co_qualname) == STEPPING for frame, _ in frames)
 
 
 def report(error: Exception) -> int:

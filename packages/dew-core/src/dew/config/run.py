@@ -111,12 +111,20 @@ class RunConfig:
         Raises:
             ValueError: no `objective`, so that nothing could find this class again.
         """
+        self.require_objective()
+        return files.write_record(directory, self.to_dict())
+
+    def require_objective(self) -> None:
+        """Refuse to be recorded without a name that finds this class again.
+
+        Raises:
+            ValueError: `objective` is None.
+        """
         if self.objective is None:
             raise ValueError(
                 "objective=None cannot be saved: a run is rebuilt by its objective's name; "
                 f"set {type(self).__name__}.objective"
             )
-        return files.write_record(directory, self.to_dict())
 
     @classmethod
     def load(cls, directory: str) -> Self:

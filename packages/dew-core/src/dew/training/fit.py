@@ -81,22 +81,15 @@ def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition
     if trainer.checkpoints is not None:
         trainer.checkpoints.open()
     loop = _Loop(trainer, data, plan, share, state)
-    loop.tracker.started(step=loop.step, total_steps=plan.steps, unit=trainer.objective.unit)
     try:
         with Cleanup() as cleanup:
             loop.open(position, cleanup)
-            while loop.step < plan.steps:
-                loop.advance()
-                loop.log_if_due()
-                loop.evaluate_if_due()
-                loop.save_if_due()
-                loop.stop_if_asked()
-            loop.close()
+            loop.run()
     except BaseException as error:
         stopped = isinstance(error, (preemption.Preempted, KeyboardInterrupt))
-        loop.tracker.finished("interrupted" if stopped else "failed", step=loop.step)
+        loop.finish("interrupted" if stopped else "failed")
         raise
-    loop.tracker.finished("completed", step=loop.step)
+    loop.finish("completed")
     return without_empty_window(loop.state)
 
 
@@ -120,9 +113,18 @@ class _Loop:
         self._saver = Saver(trainer.checkpoints, self.tracker, share, plan.metrics)
         self._compiled: CompiledStep | None = None
         self._result: StepResult | None = None
+        self._first: Batch | None = None
+        self._started = False
 
     def open(self, position: bytes | None, cleanup: Cleanup) -> None:
-        """Open the training data at `position` and register what must be closed."""
+        """Open the training data at `position`, read its first batch and register what must be closed.
+
+        The run has not started before: a position that belongs to other data leaves no trace of an attempt.
+
+        Raises:
+            ValueError: the data cannot be continued from `position`, or reports none where it must.
+            RuntimeError: the data has no batch.
+        """
         cleanup.add("waiting for the pending checkpoint", self._saver.wait)
         source = self._data.train(self._share)
         if self._plan.checkpoint_every is not None and self._saver.keeps and not hasattr(source, "get_state"):
@@ -142,17 +144,31 @@ class _Loop:
                 f"step {self.step} was saved without a data position, so its data cannot be continued; "
                 "start a new run, or train on data that reports its position"
             )
+        self._first = self._next_batch()
+
+    def run(self) -> None:
+        """Train to the end."""
+        plan, unit = self._plan, self._trainer.objective.unit
+        self._started = True
+        self.tracker.started(step=self.step, total_steps=plan.steps, unit=unit)
+        while self.step < plan.steps:
+            self.advance()
+            self.log_if_due()
+            self.evaluate_if_due()
+            self.save_if_due()
+            self.stop_if_asked()
+        self.close()
+
+    def finish(self, status: str) -> None:
+        """Tell the tracker how a run that started has ended."""
+        if self._started:
+            self.tracker.finished(status, step=self.step)
 
     def advance(self) -> None:
         """Consume one batch."""
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            raise RuntimeError(
-                f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
-                "for fewer "
-                "steps"
-            ) from None
+        batch, self._first = self._first, None
+        if batch is None:
+            batch = self._next_batch()
         if self._trainer.rollout is not None:
             batch = self._rolled_out(batch)
         if self._compiled is None:
@@ -213,6 +229,15 @@ class _Loop:
             self._evaluate()
         self._saver.save(self.step, self.state, position)
         self._saver.wait()
+
+    def _next_batch(self) -> Batch:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise RuntimeError(
+                f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
+                "for fewer steps"
+            ) from None
 
     def _values(self, result: StepResult) -> dict[str, float]:
         clocks = (result.state.step, result.state.microstep)

@@ -18,6 +18,7 @@ from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
 from dew.training.optim.build import build_optimizer
 from dew.training.record import Changes, permitted_changes
+from dew.training.run_lock import sole_trainer
 from dew.training.runtime import prepare_process
 from dew.training.trainer import Trainer
 
@@ -96,38 +97,40 @@ def launch(
     trainer_config = config.trainer
     directory = run_directory(trainer_config.checkpoint_dir, name)
     config = dataclasses.replace(config, trainer=dataclasses.replace(trainer_config, name=name))
-    checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
-    latest = checkpoints.latest
-    changes = admit(config, directory, resumes=latest is not None)
-    if latest is not None and latest >= plan.steps:
-        say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
-    facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
-    trainer = Trainer(
-        objective,
-        optimizer,
-        key=jax.random.key(trainer_config.seed),
-        mesh=trainer_config.mesh,
-        layout=trainer_config.layout,
-        accumulation=trainer_config.accumulation,
-        dynamic_scale=trainer_config.dynamic_scale,
-        checkpoints=checkpoints,
-        tracker=reporter(config, directory, facts),
-        profile=trainer_config.profile,
-    )
-    try:
-        with preemption.watch():
-            state = trainer.fit(
-                dataset,
-                steps=plan.steps,
-                log_every=trainer_config.log_every,
-                eval_every=plan.eval_every,
-                checkpoint_every=plan.checkpoint_every,
-                metrics=metrics if plan.eval_every else (),
-                preview=plan.eval_every is not None,
-            )
-    except preemption.Preempted:
-        say(f"Go on with: {resume_command(config, directory)}")
-        raise
+    config.require_objective()
+    with sole_trainer(directory):
+        checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
+        latest = checkpoints.latest
+        changes = admit(config, directory, resumes=latest is not None)
+        if latest is not None and latest >= plan.steps:
+            say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
+        facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
+        trainer = Trainer(
+            objective,
+            optimizer,
+            key=jax.random.key(trainer_config.seed),
+            mesh=trainer_config.mesh,
+            layout=trainer_config.layout,
+            accumulation=trainer_config.accumulation,
+            dynamic_scale=trainer_config.dynamic_scale,
+            checkpoints=checkpoints,
+            tracker=reporter(config, directory, facts),
+            profile=trainer_config.profile,
+        )
+        try:
+            with preemption.watch():
+                state = trainer.fit(
+                    dataset,
+                    steps=plan.steps,
+                    log_every=trainer_config.log_every,
+                    eval_every=plan.eval_every,
+                    checkpoint_every=plan.checkpoint_every,
+                    metrics=metrics if plan.eval_every else (),
+                    preview=plan.eval_every is not None,
+                )
+        except preemption.Preempted:
+            say(f"Go on with: {resume_command(config, directory)}")
+            raise
     say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
     return state
 
