@@ -1,5 +1,6 @@
 """The journal on disk: what survives a crash, a second life and a stuck disk."""
 
+import fcntl
 import json
 import os
 import signal
@@ -118,6 +119,15 @@ def test_a_second_writer_is_refused(tmp_path):
     with pytest.raises(BlockingIOError, match="another process"):
         start(tmp_path)
     tracker.finished("completed", step=0)
+
+
+def test_a_reader_that_looks_in_just_then_keeps_no_writer_out(tmp_path):
+    journal(tmp_path).parent.mkdir()
+    journal(tmp_path).touch()
+    reader = os.open(journal(tmp_path), os.O_RDONLY)
+    fcntl.flock(reader, fcntl.LOCK_SH)
+    threading.Timer(0.2, os.close, [reader]).start()
+    JournalTracker(str(tmp_path), record={}).started(step=0, total_steps=1, unit="rows")
 
 
 def test_a_stuck_disk_does_not_hold_up_the_caller(tmp_path):

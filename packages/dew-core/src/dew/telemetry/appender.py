@@ -14,6 +14,8 @@ from dew.telemetry.rows import decode_row
 
 SYNC_EVERY_S = 5.0
 """Seconds of rows that a loss of power may cost; the death of the process costs none that was written."""
+LOCK_WAIT_S = 1.0
+"""Seconds that a lock held by another process is waited for."""
 PENDING = 10_000
 """Jobs that may wait for the disk before it counts as stuck."""
 
@@ -111,17 +113,25 @@ class Appender:
 def lock(file: int, path: Path) -> None:
     """Hold `file` against other writers until it is closed, where the file system has locks.
 
+    A reader that asks whether the file is held (`is_held`) holds it for an instant, so a second is waited.
+
     Raises:
         BlockingIOError: another process holds it.
     """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BlockingIOError(
-            f"{path} is being written by another process; stop that run, or give this one another name"
-        ) from None
-    except OSError:
-        return  # a file system without locks: a reader then goes by the age of the last row
+    end = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise BlockingIOError(
+                    f"{path} is being written by another process; stop that run, or give this one another "
+                    "name"
+                ) from None
+            time.sleep(0.02)
+        except OSError:
+            return  # a file system without locks: a reader then goes by the age of the last row
 
 
 def is_held(path: Path) -> bool:
