@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dew.data import DataPartition, Dataset, Loading, Ramp
+from dew.data.position import decode_position, encode_position
 
 INLINE = Loading(workers=0, threads=0)
 THREADED = Loading(workers=0, threads=4, read_buffer=16)
@@ -92,6 +93,12 @@ def test_position_of_other_data_is_refused_with_both_values():
     other = counted(batch=2, fingerprint={"tokenizer": "b"}).train(DataPartition())
     with pytest.raises(ValueError, match=r"batch was 4, is 2; tokenizer was 'a', is 'b'"):
         other.set_state(state)
+
+
+def test_the_order_of_a_fingerprints_entries_says_nothing():
+    position = encode_position({"files": {"b": 1, "a": {"z": 1, "y": 2}}}, {"position": 3})
+    same = {"files": {"a": {"y": 2, "z": 1}, "b": 1}}
+    assert decode_position(position, same)["position"] == 3
 
 
 def test_fields_that_only_one_side_has_are_named():

@@ -39,7 +39,7 @@ def decode_position(state: bytes, fingerprint: Mapping[str, object]) -> dict[str
         saved = record.pop("fingerprint")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"this is no saved data position: {state[:60]!r}") from error
-    present = json.loads(json.dumps(dict(fingerprint), default=_plain), object_hook=_restored)
+    present = json.loads(json.dumps(dict(fingerprint), sort_keys=True, default=_plain), object_hook=_restored)
     differing = _differences(saved, present)
     if differing:
         raise ValueError(
