@@ -9,7 +9,7 @@ import pytest
 from dew.data import DataPartition, TokenBytes, TokenWindows
 from dew.data.text import ByteTokenizer
 from dew.data.tokens import CorpusWriter, Windows
-from dew.data.tokens.store import CorpusMeta, id_dtype
+from dew.data.tokens.store import SAMPLE, SAMPLES, CorpusMeta, id_dtype, sampled_digest
 
 
 def write(folder, *, train=range(100), val=range(100, 140), vocab_size=1000):
@@ -179,3 +179,39 @@ def test_the_digest_tells_splits_and_ids_apart(tmp_path):
         for i, (train, val) in enumerate([([1, 2], [3]), ([1], [2, 3]), ([1, 2], [4])])
     }
     assert len(digests) == 3
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize("changed", [0, 50, 99])
+def test_rewritten_ids_of_the_same_size_are_other_data(corpus, described, changed):
+    if not described:
+        (corpus / "meta.json").unlink()
+    spec = TokenWindows(path=str(corpus), seq_len=9, dtype="uint16")
+    position = spec.load(batch=2).train(DataPartition()).get_state()
+    spec.load(batch=2).train(DataPartition()).set_state(position)
+    ids = np.fromfile(corpus / "train.bin", "<u2")
+    ids[changed] += 1
+    ids.tofile(corpus / "train.bin")
+    with pytest.raises(ValueError, match="belongs to other data: text was"):
+        spec.load(batch=2).train(DataPartition()).set_state(position)
+
+
+def test_a_large_file_is_told_by_pieces_spread_over_it(tmp_path):
+    file = tmp_path / "train.bin"
+    content = bytearray(SAMPLES * SAMPLE * 2)
+    middle = len(content) // 2
+    digests = set()
+    for place in (slice(0, 1), slice(middle, middle + 2 * SAMPLE), slice(len(content) - 1, len(content))):
+        content[place] = bytes([1]) * (place.stop - place.start)
+        file.write_bytes(content)
+        digests.add(sampled_digest(file))
+    assert len(digests) == 3
+
+
+def test_ids_the_tokenizer_lacks_are_named_when_they_are_read(corpus):
+    (corpus / "meta.json").unlink()
+    np.asarray([1, 2, 300, 4, 5], "<u2").tofile(corpus / "val.bin")
+    data = TokenWindows(path=str(corpus), seq_len=4, dtype="uint16").load(batch=1, tokenize=ByteTokenizer())
+    assert next(data.train(DataPartition()))["text"].max() < 256
+    with pytest.raises(ValueError, match=r"val\.bin.*the id 300 in window 0.*ids 0 to 255"):
+        next(data.val(DataPartition()))

@@ -108,3 +108,13 @@ def test_another_kind_of_file_is_refused_by_name(tmp_path, content):
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"notes\.json is no tokenizer\.json"):
         load_tokenizer(str(file))
+
+
+def test_another_end_token_is_another_tokenizer(tmp_path):
+    """Its ids differ: the end id stands behind every document."""
+    trained(["<one>", "<two>"]).save(str(tmp_path / "tokenizer.json"))
+    found = set()
+    for end in ("<one>", "<two>", None):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
+        found.add(HFTokenizer(tmp_path).fingerprint())
+    assert len(found) == 3

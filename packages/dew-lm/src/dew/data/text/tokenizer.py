@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Identifies the mapping: equal for tokenizers that give the same ids."""
+        """Identifies the mapping: equal for tokenizers that give the same ids and end documents alike."""
         ...
 
 
@@ -112,7 +112,9 @@ class HFTokenizer:
 
     @functools.cached_property
     def _digest(self) -> str:
-        return hashlib.blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
+        # The end id stands behind every document, and comes from a file beside the mapping's.
+        said = f"{self.eos_id}\n{self.backend.to_str()}"
+        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
     def fingerprint(self) -> str:
         return self._digest

@@ -63,8 +63,7 @@ class TokenWindows(DatasetSpec):
         directory = Path(self.path).expanduser()
         _require_corpus(directory)
         meta = _read_meta(directory)
-        if tokenize is not None:
-            _check_tokenizer(tokenize, meta, directory)
+        vocab_size = None if tokenize is None else _checked_vocabulary(tokenize, meta, directory)
         dtype = self.dtype or (meta.dtype if meta else None)
         if dtype is None:
             raise ValueError(f"{directory} has no meta.json; say data.dtype: uint8, uint16 or uint32")
@@ -81,6 +80,7 @@ class TokenWindows(DatasetSpec):
             val_windows=self.val_windows,
             loading=self.loading,
             identity=_identity(directory, meta),
+            vocab_size=vocab_size,
         )
 
 
@@ -108,12 +108,15 @@ def _read_meta(directory: Path) -> CorpusMeta | None:
 
 
 def _identity(directory: Path, meta: CorpusMeta | None) -> dict[str, object]:
-    if meta is not None:
-        return {"text": meta.digest, "tokenizer": meta.tokenizer_fingerprint}
-    return {"text": {file.name: file.stat().st_size for file in sorted(directory.glob("*.bin"))}}
+    from dew.data.tokens.store import sampled_digest
+
+    files = {file.name: sampled_digest(file) for file in sorted(directory.glob("*.bin"))}
+    if meta is None:
+        return {"text": files}
+    return {"text": {**files, "digest": meta.digest}, "tokenizer": meta.tokenizer_fingerprint}
 
 
-def _check_tokenizer(tokenizer: object, meta: CorpusMeta | None, directory: Path) -> None:
+def _checked_vocabulary(tokenizer: object, meta: CorpusMeta | None, directory: Path) -> int:
     from dew.data.text.tokenizer import Tokenizer
 
     if not isinstance(tokenizer, Tokenizer):
@@ -124,3 +127,4 @@ def _check_tokenizer(tokenizer: object, meta: CorpusMeta | None, directory: Path
             f"{meta.vocab_size}), "
             f"not with {tokenizer.name!r} (vocabulary {tokenizer.vocab_size}); name that one as --tokenizer"
         )
+    return tokenizer.vocab_size

@@ -73,19 +73,32 @@ class Windows:
     Args:
         source: the ids.
         seq_len: predictions per window.
+        vocab_size: ids must lie below it; None checks nothing.
     """
 
-    def __init__(self, source: TokenSource, seq_len: int) -> None:
+    def __init__(self, source: TokenSource, seq_len: int, vocab_size: int | None = None) -> None:
         self._source = source
         self._seq_len = seq_len
+        self._vocab_size = vocab_size
 
     def __len__(self) -> int:
         return max(0, (len(self._source) - 1) // self._seq_len)
 
     def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int32]]:
-        """`{"text": int32 [seq_len + 1]}`."""
+        """`{"text": int32 [seq_len + 1]}`.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
         start = index * self._seq_len
-        return {"text": self._source.read(start, start + self._seq_len + 1).astype(np.int32)}
+        ids = self._source.read(start, start + self._seq_len + 1)
+        if self._vocab_size is not None and int(ids.max()) >= self._vocab_size:
+            raise ValueError(
+                f"{self._source!r} holds the id {int(ids.max())} in window {index}, and the run's tokenizer "
+                f"has ids 0 to {self._vocab_size - 1}; name the tokenizer that wrote the ids, and check "
+                "data.dtype"
+            )
+        return {"text": ids.astype(np.int32)}
 
     def __repr__(self) -> str:
         return f"Windows({self._source!r}, seq_len={self._seq_len})"

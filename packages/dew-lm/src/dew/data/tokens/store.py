@@ -81,6 +81,24 @@ class CorpusMeta:
         return meta
 
 
+SAMPLES, SAMPLE = 1024, 4096
+"""Pieces of a file that its digest reads, and bytes of each: a corpus of any size is told in milliseconds."""
+
+
+def sampled_digest(file: Path) -> str:
+    """Identifies a file by its size and by pieces spread evenly over it, all of it where it is small."""
+    size = file.stat().st_size
+    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with file.open("rb") as opened:
+        for index in range(SAMPLES):
+            start = (size - SAMPLE) * index // (SAMPLES - 1)
+            opened.seek(max(0, start))
+            digest.update(opened.read(SAMPLE if size > SAMPLES * SAMPLE else size))
+            if size <= SAMPLES * SAMPLE:
+                break
+    return digest.hexdigest()
+
+
 class CorpusWriter:
     """Writes a corpus folder, split by split; `meta.json` is written last, so a broken-off folder has none.
 

@@ -24,6 +24,7 @@ def window_dataset(
     val_windows: int | None,
     loading: Loading,
     identity: Mapping[str, object],
+    vocab_size: int | None = None,
 ) -> Dataset:
     """Shuffled training windows of `train.bin`, new each epoch, and the windows of `val.bin` in order.
 
@@ -36,17 +37,18 @@ def window_dataset(
         val_windows: at most this many validation windows, spread evenly over the split; None takes all.
         loading: concurrency.
         identity: what a resumed run compares, beside `seq_len`, `seed` and `batch`.
+        vocab_size: ids must lie below it, in every window read; None trusts them.
 
     Raises:
         FileNotFoundError: no `train.bin`.
         ValueError: a split too short for one window.
     """
-    train = Windows(TokenBytes(directory / "train.bin", dtype), seq_len)
+    train = Windows(TokenBytes(directory / "train.bin", dtype), seq_len, vocab_size)
     _require_window(directory / "train.bin", train, seq_len)
     pipeline = grain.MapDataset.source(train).seed(seed).shuffle()
     validation = None
     if (directory / "val.bin").exists():
-        windows = Windows(TokenBytes(directory / "val.bin", dtype), seq_len)
+        windows = Windows(TokenBytes(directory / "val.bin", dtype), seq_len, vocab_size)
         _require_window(directory / "val.bin", windows, seq_len)
         validation = grain.MapDataset.source(_spread(windows, val_windows))
     return Dataset.from_grain(
