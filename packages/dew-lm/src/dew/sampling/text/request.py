@@ -70,6 +70,8 @@ def generate(
         >>> drawn = generate(model, variables, prompts, 32, seed=0, sampling=Sampling(temperature=0.8))
         >>> drawn.lengths
     """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"n={n} must be a positive integer: the continuations of each prompt")
     decoding = Decoding.prepare(
         model,
         params,
@@ -82,8 +84,6 @@ def generate(
         stopping=stopping,
         strategy=strategy,
     )
-    if isinstance(n, bool) or n < 1:
-        raise ValueError(f"n={n} must be a positive integer: the continuations of each prompt")
     return decoding.record([decoding.advance(decoding.begin(each)).carry for each in range(n)])
 
 
