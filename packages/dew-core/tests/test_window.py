@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from dew.objectives.base import Aux, Mean, Objective, scalar_loss
+from dew.objectives.base import Aux, EMASpec, Mean, Objective, scalar_loss, under
 from dew.objectives.base import Step as Clock
 from dew.training import Trainer
 
@@ -147,6 +147,22 @@ def test_replayed_microbatch_gets_the_key_and_clock_it_was_first_run_with():
     result, _ = run(Noisy(), [{"x": np.zeros(1, np.float32)}] * 3, accumulation=3)
     draws = [jax.random.normal(jax.random.fold_in(KEY, n)) + 10.0 * n for n in range(3)]
     assert float(result.state.params["params"]["w"]) == pytest.approx(1.0 - float(sum(draws)), rel=1e-6)
+
+
+def test_replayed_microbatch_sees_the_collections_beside_the_average_as_they_were(toys):
+    class Averaged(toys.Spread):
+        ema = EMASpec(optax.constant_schedule(0.5), under("params"))
+
+        def loss(self, params, batch, step):
+            assert step.ema is not None
+            beside = {"params": params["params"], "counts": step.ema["counts"]}
+            return super().loss(beside, batch, step)
+
+    pieces = [{"x": piece["x"]} for piece in ragged(4)]
+    seen, _ = run(toys.Spread(), pieces, accumulation=3)
+    averaged, _ = run(Averaged(), pieces, accumulation=3)
+    moved = seen.state.params["params"]["w"]
+    np.testing.assert_allclose(averaged.state.params["params"]["w"], moved, rtol=1e-6)
 
 
 class Balanced(Objective):

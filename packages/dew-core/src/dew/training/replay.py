@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dew.objectives.base import Batch, Objective, Step
+from dew.objectives.base import Batch, Objective, Step, merge
 from dew.training.microbatch import (
     Attempt,
     added,
     attempt_step,
+    joined,
     loss_factor,
     observe,
     pack,
@@ -89,9 +90,9 @@ class ReplayWindow:
 
         def add_one(gradient: Any, record: Any) -> tuple[Any, None]:
             key = jax.random.fold_in(state.key, record["step"])
-            average = None if state.ema is None else state.averaged
-            step = Step(step=record["microstep"], key=key, ema=average)
             read = unpack(record["rest"], rest)
+            average = None if state.ema is None else merge(joined(params, read), state.ema)
+            step = Step(step=record["microstep"], key=key, ema=average)
             rows = unpack(record["batch"], batch)
 
             def stats_of(params: Any) -> Any:
