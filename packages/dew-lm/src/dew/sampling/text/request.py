@@ -70,7 +70,7 @@ def generate(
         >>> drawn = generate(model, variables, prompts, 32, seed=0, sampling=Sampling(temperature=0.8))
         >>> drawn.lengths
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if isinstance(n, bool) or n < 1:
         raise ValueError(f"n={n} must be a positive integer: the continuations of each prompt")
     decoding = Decoding.prepare(
         model,
