@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import tokenizers as hf
 
 from dew.config import ModelConfig
 from dew.data.text import load_tokenizer
@@ -131,3 +132,12 @@ def test_data_without_windows_is_refused():
 
     with pytest.raises(ValueError, match="data=Other has no seq_len"):
         small(data=Other()).build()
+
+
+@pytest.mark.parametrize(("pad", "counts"), [("<pad>", False), ("<end>", True)])
+def test_a_token_that_pads_does_not_count_unless_it_also_ends_documents(tmp_path, pad, counts):
+    vocabulary = {"<end>": 0, "<pad>": 1, "a": 2}
+    hf.Tokenizer(hf.models.WordLevel(vocabulary, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>", "pad_token": pad}))
+    objective = small(tokenizer=str(tmp_path), sample_tokens=0).build()
+    assert objective.pad_id == (None if counts else 1)

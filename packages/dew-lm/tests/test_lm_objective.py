@@ -5,13 +5,16 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from dew.artifacts import TokenScores
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step, scalar_loss, thaw, under
-from dew.objectives.lm import IndexerTraining, LMObjective
+from dew.objectives.lm import IndexerTraining, LMObjective, Samples
+from dew.sampling import Sampling
+from dew.training import Trainer
 
 LENGTH = 11
 MODEL = CausalTransformer(
@@ -281,3 +284,33 @@ def test_a_model_that_looks_ahead_or_is_too_short_is_refused():
 def test_rows_of_another_length_are_refused():
     with pytest.raises(ValueError, match="rows of 11 ids; seq_len=11 needs 12"):
         jax.jit(objective().loss)(VARIABLES, {"text": TOKENS[:, :-1]}, STEP)
+
+
+def trained(subject):
+    """The state of `subject` before its first step, the average set to zeros."""
+    state = Trainer(subject, optax.sgd(0.1), key=jax.random.key(0)).initial_state()
+    return state.replace(ema=None if state.ema is None else jax.tree.map(jnp.zeros_like, state.ema))
+
+
+def test_the_task_of_a_state_takes_the_average_or_the_live_weights_and_samples_as_the_previews():
+    policy = Sampling(temperature=0.3, top_k=2)
+    subject = objective(samples=Samples([1, 2], 3, policy))
+    state = trained(subject)
+    averaged, live = subject.pipeline(state), subject.pipeline(state, ema=False)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(averaged.variables))
+    jax.tree.map(np.testing.assert_array_equal, live.variables, state.params)
+    assert (averaged.sampling, averaged.max_new_tokens) == (policy, 3)
+
+
+def test_an_average_that_is_not_kept_is_refused_as_a_task():
+    subject = objective(ema_decay=None)
+    state = trained(subject)
+    with pytest.raises(ValueError, match="keeps no moving average"):
+        subject.pipeline(state)
+    assert subject.pipeline(state, ema=False).max_new_tokens is None
+
+
+def test_a_policy_binds_the_given_weights_whole():
+    subject = objective(trainable=under("params", "lm_head"))
+    bound = subject.policy(subject.init(jax.random.key(1)))
+    assert set(bound.variables) == {"params"} and bound.sampling == Sampling()

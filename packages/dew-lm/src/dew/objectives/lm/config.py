@@ -144,7 +144,8 @@ class LMRunConfig(RunConfig):
             model,
             self._seq_len(),
             ema_decay=self.ema_decay,
-            pad_id=tokenizer.pad_id,
+            # Where one token pads and ends, its targets are the ends of documents, which a model must learn.
+            pad_id=None if tokenizer.pad_id == tokenizer.eos_id else tokenizer.pad_id,
             samples=self._samples(tokenizer, model.max_seq_len),
             pretrained=variables,
             token_accuracy=self.token_accuracy,

@@ -314,12 +314,15 @@ class LMObjective(Objective[Mean, Variables]):
 
         Args:
             state: of the run.
-            ema: take the averaged weights where the run keeps them.
+            ema: take the averaged weights; False takes the live ones.
             processor: encodes text requests and decodes results.
+
+        Raises:
+            ValueError: `ema` is True and the run keeps no average.
         """
         from dew.inference.text import TextGeneration
 
-        variables = state.averaged if ema and state.ema is not None else state.params
+        variables = state.averaged if ema and not self.ema_is_reference else state.params
         samples = self.samples
         return TextGeneration(
             self.model,
