@@ -1,5 +1,6 @@
 """Checkpoints: what is complete, what is kept, what is refused, and failures that cannot be missed."""
 
+import logging
 import os
 import shutil
 import signal
@@ -235,3 +236,12 @@ def test_killed_writer_leaves_a_complete_step(tmp_path):
         fields, _ = Checkpoints(tmp_path).restore()
         latest = Checkpoints(tmp_path).latest
         np.testing.assert_array_equal(fields["params"]["params"]["w"], np.full((512, 512), float(latest)))
+
+
+def test_reading_says_nothing(state, tmp_path, caplog):
+    writer = Checkpoints(tmp_path)
+    writer.save(1, state, None)
+    writer.wait()
+    caplog.clear()
+    Checkpoints(tmp_path).restore()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -6,10 +6,13 @@ import sys
 import jax
 import optax
 import pytest
+import tokenizers as hf
 
 import dew
 from dew.cli.entry import main
 from dew.config import ModelConfig
+from dew.data import DataPartition
+from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
 from dew.inference.text import TextGeneration
 from dew.objectives.lm import LMRunConfig
@@ -142,3 +145,36 @@ def test_a_reader_that_leaves_early_is_no_failure(run):
         said = process.stderr.read().decode()
         assert process.wait() == 0, said
     assert "BrokenPipe" not in said
+
+
+def test_a_tokenizer_that_changed_since_the_training_is_refused(tmp_path):
+    """Its file keeps its name and its size; two ids change places."""
+    vocabulary = {"a": 0, "b": 1, "c": 2}
+
+    def write(ids):
+        tokenizer = hf.Tokenizer(hf.models.WordLevel(ids, unk_token="a"))
+        tokenizer.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    write(vocabulary)
+    (tmp_path / "text.txt").write_text("a b c\n" * 200)
+    config = LMRunConfig(
+        model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
+        data=TextFiles(path=str(tmp_path / "text.txt"), seq_len=32),
+        tokenizer=str(tmp_path / "tokenizer.json"),
+        ema_decay=None,
+        sample_prompt="a",
+        sample_tokens=4,
+    )
+    directory = str(tmp_path / "run")
+    config.save(directory)
+    tokenizer = load_tokenizer(config.tokenizer)
+    data = config.data.load(batch=2, tokenize=tokenizer).train(DataPartition())
+    checkpoints = Checkpoints(f"{directory}/checkpoints")
+    state = Trainer(config.build(), optax.sgd(0.1), key=jax.random.key(0)).initial_state()
+    checkpoints.save(1, state, data.get_state(), share=DataPartition())
+    checkpoints.wait()
+    assert len(dew.pipeline(directory)("a b", seed=0).text) == 1
+    write({"a": 0, "c": 1, "b": 2})
+    with pytest.raises(ValueError, match=r"tokenizer\.json' has changed since"):
+        dew.pipeline(directory)

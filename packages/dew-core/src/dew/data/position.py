@@ -34,11 +34,7 @@ def decode_position(state: bytes, fingerprint: Mapping[str, object]) -> dict[str
         ValueError: bytes of another form, or a fingerprint that differs; the message lists each differing
             field with the saved value and the present one.
     """
-    try:
-        record = json.loads(state, object_hook=_restored)
-        saved = record.pop("fingerprint")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"this is no saved data position: {state[:60]!r}") from error
+    record, saved = _parted(state)
     present = json.loads(json.dumps(dict(fingerprint), sort_keys=True, default=_plain), object_hook=_restored)
     differing = _differences(saved, present)
     if differing:
@@ -47,6 +43,23 @@ def decode_position(state: bytes, fingerprint: Mapping[str, object]) -> dict[str
             "Give the data options the run was saved with, or start a new run"
         )
     return record
+
+
+def saved_fingerprint(state: bytes) -> Mapping[str, Any]:
+    """Return the fingerprint of the data that the position `state` was saved on.
+
+    Raises:
+        ValueError: bytes of another form.
+    """
+    return _parted(state)[1]
+
+
+def _parted(state: bytes) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    try:
+        record = json.loads(state, object_hook=_restored)
+        return record, record.pop("fingerprint")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"this is no saved data position: {state[:60]!r}") from error
 
 
 def _differences(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:

@@ -6,9 +6,11 @@ else is named and passed over. A write that fails in the background is raised by
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -271,9 +273,9 @@ class Checkpoints:
         if self._reader is None:
             import orbax.checkpoint as ocp
 
-            self._reader = _manager(
-                self.directory, ocp.CheckpointManagerOptions(read_only=True, create=False)
-            )
+            with _without_warnings():
+                options = ocp.CheckpointManagerOptions(read_only=True, create=False)
+                self._reader = _manager(self.directory, options)
         return self._reader
 
     def _raise_failure(self) -> None:
@@ -286,6 +288,18 @@ class Checkpoints:
     def _failure(self, error: Exception) -> CheckpointError:
         step, self._pending = self._pending, None
         return CheckpointError(f"checkpoint {step} could not be written to {self.directory}: {error}")
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """Orbax warns that a directory opened for reading is read only, which is what was asked for."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _fields(state: TrainState) -> dict[str, Any]:

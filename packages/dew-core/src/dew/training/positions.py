@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dew.data.dataset import DataPartition
+from dew.data.position import saved_fingerprint
 
 
 def packed_position(saved: bytes | None, share: DataPartition | None) -> list[dict[str, Any]]:
@@ -50,6 +52,11 @@ def position_for(records: list[dict[str, Any]], share: DataPartition, where: str
         f"{where} holds positions of {records[0]['count']} shares, each its own, and this run reads share "
         f"{share.index} of {share.count}; resume on as many data shares as wrote it"
     )
+
+
+def fingerprint_in(records: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """What identifies the data that the positions were saved on; empty where there is none."""
+    return saved_fingerprint(base64.b64decode(records[0]["state"])) if records else {}
 
 
 def _record(saved: bytes, index: int, count: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dew.training.compare import differences, refuse_differences
 from dew.training.config import Layout
 from dew.training.layout import check_replication, tree_shardings, unboxed
 from dew.training.placement import described, holds
+from dew.training.positions import fingerprint_in
 from dew.training.widths import inexact
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ class Run:
     def has_average(self, step: int | None = None) -> bool:
         """Whether the checkpoint of `step`, default the latest, holds a moving average."""
         return "ema" in self.checkpoints.stored(step)
+
+    def data_fingerprint(self, step: int | None = None) -> Mapping[str, Any]:
+        """What identified the training data at the checkpoint of `step`, default the latest.
+
+        Empty where the data reported no position.
+        """
+        return fingerprint_in(self.checkpoints.record(step)["positions"])
 
     def restore(
         self,

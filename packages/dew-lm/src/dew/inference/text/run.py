@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import jax.numpy as jnp
 
-from dew.data.text import load_tokenizer
+from dew.data.text import Tokenizer, load_tokenizer
 from dew.inference.text.processor import RunProcessor
 from dew.objectives.base import Variables, thaw
 from dew.objectives.lm import LMObjective, LMRunConfig
 from dew.sampling.text import Sampling
-from dew.training.runs import load_run
+from dew.training.runs import Run, load_run
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -54,7 +54,8 @@ def open_run(
     """Read a language-model run; the arguments are those of `TextGeneration.from_run`.
 
     Raises:
-        ValueError: the run trained something else, or its checkpoint is not what `run.json` describes.
+        ValueError: the run trained something else, its checkpoint is not what `run.json` describes, or its
+            tokenizer has changed since.
         FileNotFoundError: no run, checkpoint or tokenizer there.
     """
     run = load_run(directory)
@@ -64,6 +65,8 @@ def open_run(
             f"{run.directory} trained objective={config.objective!r}, which is no language model; "
             "open it with dew.pipeline"
         )
+    tokenizer = load_tokenizer(config.tokenizer)
+    _check_tokenizer(tokenizer, run, step)
     objective = run.objective()
     assert isinstance(objective, LMObjective)
     variables = run.restore(
@@ -81,10 +84,20 @@ def open_run(
     return OpenedRun(
         model=model,
         variables=thaw(variables),
-        processor=RunProcessor(load_tokenizer(config.tokenizer)),
+        processor=RunProcessor(tokenizer),
         sampling=config.sampling,
         max_new_tokens=config.sample_tokens or None,
     )
+
+
+def _check_tokenizer(tokenizer: Tokenizer, run: Run, step: int | None) -> None:
+    trained = run.data_fingerprint(step).get("tokenizer")
+    if trained is not None and trained != tokenizer.fingerprint():
+        raise ValueError(
+            f"the tokenizer {tokenizer.name!r} has changed since {run.directory} was trained with it "
+            f"(fingerprint {trained!r}, now {tokenizer.fingerprint()!r}), so the run's ids would read as "
+            "other text; put the file back as it was"
+        )
 
 
 def named_dtype(field: str, name: str | None) -> jnp.dtype | None:
