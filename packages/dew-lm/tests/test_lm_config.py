@@ -141,3 +141,12 @@ def test_a_token_that_pads_does_not_count_unless_it_also_ends_documents(tmp_path
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>", "pad_token": pad}))
     objective = small(tokenizer=str(tmp_path), sample_tokens=0).build()
     assert objective.pad_id == (None if counts else 1)
+
+
+def test_a_preview_prompt_without_a_token_is_named(tmp_path):
+    words = hf.Tokenizer(hf.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    words.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="sample_prompt='' .* set --sample-prompt"):
+        small(tokenizer=str(tmp_path)).build()
+    assert small(tokenizer=str(tmp_path), sample_prompt="b").build().samples.prompt == [1]

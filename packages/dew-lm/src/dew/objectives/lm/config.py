@@ -188,6 +188,11 @@ class LMRunConfig(RunConfig):
         if self.sample_tokens == 0:
             return None
         prompt = tokenizer.encode(self.sample_prompt or "\n")
+        if not prompt:
+            raise ValueError(
+                f"sample_prompt={self.sample_prompt!r} (empty continues a newline) makes no token of tokenizer "
+                f"{self.tokenizer!r}; set --sample-prompt to a text it knows, or --sample-tokens 0"
+            )
         if len(prompt) + self.sample_tokens > longest:
             raise ValueError(
                 f"sample_prompt has {len(prompt)} tokens and sample_tokens={self.sample_tokens}, over the "
