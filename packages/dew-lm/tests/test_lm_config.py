@@ -147,6 +147,6 @@ def test_a_preview_prompt_without_a_token_is_named(tmp_path):
     words = hf.Tokenizer(hf.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     words.pre_tokenizer = hf.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="sample_prompt='' .* set --sample-prompt"):
+    with pytest.raises(ValueError, match=r"sample_prompt='' .* set --sample-prompt"):
         small(tokenizer=str(tmp_path)).build()
     assert small(tokenizer=str(tmp_path), sample_prompt="b").build().samples.prompt == [1]

@@ -190,8 +190,8 @@ class LMRunConfig(RunConfig):
         prompt = tokenizer.encode(self.sample_prompt or "\n")
         if not prompt:
             raise ValueError(
-                f"sample_prompt={self.sample_prompt!r} (empty continues a newline) makes no token of tokenizer "
-                f"{self.tokenizer!r}; set --sample-prompt to a text it knows, or --sample-tokens 0"
+                f"sample_prompt={self.sample_prompt!r} (empty continues a newline) makes no token of "
+                f"tokenizer {self.tokenizer!r}; set --sample-prompt to a text it knows, or --sample-tokens 0"
             )
         if len(prompt) + self.sample_tokens > longest:
             raise ValueError(
