@@ -204,3 +204,11 @@ def test_resume_starts_from_the_record_and_points_at_the_run(config_class: type,
     config = read(config_class, f"--resume {run} --trainer.steps 30")
     assert (config.depth, config.data.folder, config.trainer.steps) == (8, "F", 30)
     assert (config.trainer.name, config.trainer.checkpoint_dir) == ("first", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("option", ["--trainer.name second", "--trainer.checkpoint-dir elsewhere"])
+def test_resume_beside_another_place_is_refused(config_class: type, tmp_path: Path, option: str):
+    run = tmp_path / "runs" / "first"
+    read(config_class, "").save(str(run))
+    with pytest.raises(UserError, match=f"{option} names another place"):
+        read(config_class, f"--resume {run} {option}")

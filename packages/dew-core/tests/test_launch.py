@@ -18,6 +18,7 @@ from dew.config import OptimConfig, RunConfig, TrainerConfig
 from dew.data.config import DatasetSpec, Loading
 from dew.data.dataset import Dataset
 from dew.plugins import Component
+from dew.telemetry import ProfileWindow
 from dew.training.optim.config import Linear
 from dew.training.preemption import Preempted
 from dew.training.run_lock import sole_trainer
@@ -209,3 +210,9 @@ def test_other_data_is_a_mistake_that_leaves_no_trace_in_the_journal(tmp_path, t
         config(tmp_path, steps=9).train(toys.Regression(), over(48), name="a")
     assert journal(tmp_path) == before, "the completed run did not become a failed one"
     assert is_mistake(refused.value)
+
+
+def test_a_profile_that_would_begin_after_the_end_is_refused(tmp_path, toys):
+    window = ProfileWindow(str(tmp_path / "trace"), steps=1, warmup=6)
+    with pytest.raises(ValueError, match=r"warmup of 6, and the run has 6; lower trainer\.profile\.warmup"):
+        train(config(tmp_path, profile=window), toys)

@@ -13,6 +13,7 @@ import tokenizers as hf
 from dew.config import ModelConfig
 from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
+from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm import LMRunConfig
 from dew.objectives.lm.config import IndexerTraining
 
@@ -150,3 +151,9 @@ def test_a_preview_prompt_without_a_token_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"sample_prompt='' .* set --sample-prompt"):
         small(tokenizer=str(tmp_path)).build()
     assert small(tokenizer=str(tmp_path), sample_prompt="b").build().samples.prompt == [1]
+
+
+def test_a_negative_seed_of_the_data_is_named():
+    for spec in (TextFiles, TokenWindows):
+        with pytest.raises(ValueError, match=r"data\.seed=-1"):
+            spec(seed=-1)

@@ -47,7 +47,24 @@ def parse(name: str, cls: type[Any], words: list[str]) -> Any:
         prog=f"dew train {name}",
         description=description(name, cls, found),
     )
-    return widened(cls, parsed, chosen)
+    config = widened(cls, parsed, chosen)
+    if run is not None:
+        refuse_moving(run, start.trainer, config.trainer)
+    return config
+
+
+def refuse_moving(run: str, recorded: Any, asked: Any) -> None:
+    """Refuse a name or folder beside `--resume`: they would start another run in silence.
+
+    Raises:
+        UserError: the option, and what to leave out.
+    """
+    for field in ("name", "checkpoint_dir"):
+        if getattr(asked, field) != getattr(recorded, field):
+            raise UserError(
+                f"{RESUME} {run} goes on with that run, and --trainer.{spelled(field)} "
+                f"{getattr(asked, field)} names another place; leave one of them out"
+            )
 
 
 def taken(words: list[str]) -> tuple[str | None, list[str]]:

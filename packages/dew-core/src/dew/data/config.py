@@ -73,12 +73,19 @@ class DatasetSpec(ABC):
     Attributes:
         seed: seeds the order of the records; one seed gives one order on every machine and process count.
         loading: concurrency of the loader; it changes no batch.
+
+    Raises:
+        ValueError: a negative seed.
     """
 
     component_kind: ClassVar[str] = "dataset"
 
     seed: int = 0
     loading: Loading = Loading()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"data.seed={self.seed} must be 0 or more")
 
     @abstractmethod
     def load(self, *, batch: int, tokenize: object = None) -> Dataset:

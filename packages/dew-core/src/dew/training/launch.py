@@ -53,8 +53,8 @@ def plan_run(config: RunConfig, dataset: Dataset) -> Plan:
     Data without a validation pass is not evaluated at the default cadence.
 
     Raises:
-        ValueError: a dataset at another batch size, no length, a length below one update, or a cadence that
-            the data cannot serve.
+        ValueError: a dataset at another batch size, no length, a length below one update, a profile that
+            would begin after the end, or a cadence that the data cannot serve.
     """
     trainer = config.trainer
     if dataset.batch != trainer.batch_size:
@@ -72,6 +72,11 @@ def plan_run(config: RunConfig, dataset: Dataset) -> Plan:
         raise ValueError(
             f"trainer.eval_every={trainer.eval_every}, but the dataset has no validation data; "
             "set it to None or split some off"
+        )
+    if trainer.profile is not None and steps <= trainer.profile.warmup:
+        raise ValueError(
+            f"trainer.profile traces the steps after its warmup of {trainer.profile.warmup}, and the run has "
+            f"{steps}; lower trainer.profile.warmup or train longer"
         )
     return Plan(
         steps=steps,

@@ -47,6 +47,7 @@ class TextFiles(DatasetSpec):
     loading: Loading = IN_PROCESS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.seq_len < 1:
             raise ValueError(f"data.seq_len={self.seq_len} must be at least 1")
         if not 0 <= self.val_fraction < 1:

@@ -37,6 +37,7 @@ class TokenWindows(DatasetSpec):
     loading: Loading = IN_PROCESS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.seq_len < 1:
             raise ValueError(f"data.seq_len={self.seq_len} must be at least 1")
         if self.val_windows is not None and self.val_windows < 1:
