@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from dew.objectives.base import Aux, EMASpec, under
+from dew.objectives.base import Aux, EMASpec, Objective, under
 from dew.training import Trainer
 from dew.training.ema import advanced, initial_average
 from dew.training.scale import GROWTH_INTERVAL, INITIAL, LossScale, adjusted
@@ -16,6 +16,16 @@ KEY = jax.random.key(1)
 
 def row(value):
     return {"g": np.float32([value]), "m": np.float32([1])}
+
+
+class Unaveraged(Objective):
+    """A loss of 1 where there is no average to read."""
+
+    def init(self, key, variables=None):
+        return {"params": {"w": jnp.ones(())}}
+
+    def loss(self, params, batch, step):
+        return params["params"]["w"] * (step.ema is None), Aux()
 
 
 def attempts(trainer, batches):
@@ -58,11 +68,35 @@ def test_unit_decay_keeps_the_old_leaf_bit_for_bit():
     )
 
 
-def test_averaged_overlays_the_selected_leaves_alone():
+def test_averaged_overlays_the_selected_leaves_alone(toys):
     spec = EMASpec(lambda n: 1.0, select=under("params", "slow"))
     live = {"params": {"slow": {"w": jnp.ones(2)}, "fast": {"w": jnp.ones(2)}}}
     average = initial_average(live, spec)
     assert jax.tree.structure(average) == jax.tree.structure({"params": {"slow": {"w": 0}}})
+    moved = {
+        "params": {"slow": {"w": jnp.zeros(2)}, "fast": {"w": jnp.zeros(2)}},
+        "counts": {"n": jnp.ones(())},
+    }
+    state = Trainer(toys.Linear(), optax.sgd(1.0), key=KEY).initial_state()
+    laid = state.replace(params=moved, ema=average).averaged
+    assert jax.tree.map(float, jax.tree.map(jnp.sum, laid)) == {
+        "params": {"slow": {"w": 2.0}, "fast": {"w": 0.0}},
+        "counts": {"n": 1.0},
+    }
+
+
+def test_loss_reads_the_average_as_it_stood_before_the_commit(toys):
+    class Seeing(toys.Linear):
+        def loss(self, params, batch, step):
+            stats, _ = super().loss(params, batch, step)
+            return stats, Aux({"average": step.ema["params"]["w"], "live": params["params"]["w"]})
+
+    spec = EMASpec(lambda n: 0.5)
+    results = attempts(Trainer(Seeing(ema=spec), optax.sgd(1.0), key=KEY), [row(-1)] * 3)
+    assert [float(result.metrics["live"]) for result in results] == [0, 1, 2]
+    assert [float(result.metrics["average"]) for result in results] == [0, 0.5, 1.25]
+    bare = attempts(Trainer(Unaveraged(), optax.sgd(1.0), key=KEY), [row(-1)])
+    assert float(bare[0].loss) == 1.0
 
 
 def test_state_without_an_average_has_no_averaged_variables(toys):
@@ -97,6 +131,22 @@ def test_rejection_keeps_the_accepted_prefix_of_the_window(toys):
     assert [bool(r.accepted) for r in results] == [True, False, True]
     assert [int(r.state.microstep) for r in results] == [1, 1, 2]
     assert float(results[-1].state.params["params"]["w"]) == -3.0
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_rejected_attempt_leaves_the_mutable_collections_as_they_were(toys, accumulation):
+    class Counting(toys.Linear):
+        def init(self, key, variables=None):
+            return {**super().init(key), "counts": {"seen": jnp.zeros(())}}
+
+        def loss(self, params, batch, step):
+            stats, _ = super().loss(params, batch, step)
+            return stats, Aux(variables={"counts": {"seen": params["counts"]["seen"] + 1}})
+
+    trainer = Trainer(Counting(), optax.sgd(1.0), key=KEY, accumulation=accumulation)
+    results = attempts(trainer, [row(-1), row(np.nan), row(-1)])
+    assert [float(result.state.params["counts"]["seen"]) for result in results] == [1, 1, 2]
+    assert [bool(result.accepted) for result in results] == [True, False, True]
 
 
 def test_finite_loss_can_have_a_rejected_gradient(toys):

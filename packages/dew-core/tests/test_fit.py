@@ -270,6 +270,8 @@ def test_rollout_makes_the_training_arrays_once_an_attempt(toys):
         dataset(Source()), steps=4
     )
     assert [step for step, _ in seen] == [0, 1, 2, 3] and len({draw for _, draw in seen}) == 4
+    losses = {float(jax.random.uniform(jax.random.fold_in(KEY, attempt))) for attempt in range(4)}
+    assert losses.isdisjoint(draw for _, draw in seen), "a rollout draws apart from the loss of its attempt"
     assert float(state.params["params"]["w"]) == -2
 
 
