@@ -155,7 +155,8 @@ def test_batches_of_a_pass_draw_apart(toys):
 
     data = in_memory(rows(), batch=5)
     trainer(Drawn()).fit(data, steps=1, eval_every=1, metrics=[Listed()])
-    assert len(seen) == len(set(seen)) == 2
+    training = {float(jax.random.uniform(jax.random.fold_in(KEY, attempt), (1,))[0]) for attempt in range(2)}
+    assert len(seen) == len(set(seen)) == 2 and training.isdisjoint(seen)
 
 
 def test_average_reaches_evaluation(toys):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import operator
 
 import pytest
 
@@ -11,6 +14,7 @@ from dew.data.text.config import TextFiles
 from dew.objectives.lm import LMRunConfig
 from dew.objectives.lm.recipe import train
 from dew.registry import recipes
+from dew.training.record import permitted_changes
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +71,35 @@ def test_the_preview_continues_the_prompt(run):
 
 def test_the_recipe_is_what_the_command_line_names():
     assert recipes["lm"] is train and recipes.config("lm") is LMRunConfig
+
+
+MAY_CHANGE = {
+    *("name", "checkpoint_dir", "keep", "steps", "epochs", "log_every", "eval_every", "checkpoint_every"),
+    *("mesh", "layout", "profile", "compilation_cache_dir", "wandb", "multi_host", "xla_flags"),
+}
+"""Fields of `trainer` that a run may change when it goes on."""
+
+
+def leaves(record, path=()):
+    """Every path of a record that holds no further fields."""
+    if isinstance(record, dict) and record:
+        return [leaf for name, value in record.items() for leaf in leaves(value, (*path, name))]
+    return [path]
+
+
+def altered(record, path):
+    changed = copy.deepcopy(record)
+    parent = functools.reduce(operator.getitem, path[:-1], changed)
+    parent[path[-1]] = "another"
+    return changed
+
+
+def test_everything_that_decides_what_is_computed_is_compared_when_a_run_goes_on():
+    record = LMRunConfig.preset().to_dict()
+    for path in leaves(record):
+        name = ".".join(path)
+        if path[0] == "trainer" and path[1] in MAY_CHANGE:
+            assert list(permitted_changes("run", record, altered(record, path))) == [name]
+        else:
+            with pytest.raises(ValueError, match=rf"{name} was .*, now 'another'"):
+                permitted_changes("run", record, altered(record, path))
