@@ -67,6 +67,11 @@ def test_merge_takes_the_overlay_where_it_has_a_leaf_and_the_tree_elsewhere(data
         assert leaf == (("new", before) if path in chosen else before)
 
 
+def test_merge_keeps_a_collection_without_leaves():
+    tree = {"params": {"a": 1, "rest": {}}, "moe": {}}
+    assert merge(tree, {"params": {"a": 2}, "moe": {}}) == {"params": {"a": 2, "rest": {}}, "moe": {}}
+
+
 def test_merge_refuses_a_leaf_the_tree_lacks():
     with pytest.raises(ValueError, match="params/b"):
         merge({"params": {"a": 1}}, {"params": {"b": 2}})

@@ -141,8 +141,9 @@ def under(*prefix: str) -> PathFilter:
     return below
 
 
-def _flat(tree: Variables) -> dict[Path, Any]:
-    return cast("dict[Path, Any]", flatten_dict(cast("dict[str, Any]", tree)))
+def _flat(tree: Variables, *, empty: bool = False) -> dict[Path, Any]:
+    """The leaves by path, and with `empty` the branches without a leaf as well."""
+    return cast("dict[Path, Any]", flatten_dict(cast("dict[str, Any]", tree), keep_empty_nodes=empty))
 
 
 def _nested(flat: Mapping[Path, Any]) -> dict[str, Any]:
@@ -155,12 +156,12 @@ def select(tree: Variables, keep: PathFilter) -> dict[str, Any]:
 
 
 def merge(tree: Variables, overlay: Variables) -> dict[str, Any]:
-    """Return `tree` with every leaf that `overlay` holds replaced by the overlay's.
+    """Return `tree` with every leaf that `overlay` holds replaced by the overlay's; empty branches stay.
 
     Raises:
         ValueError: `overlay` holds a leaf that `tree` lacks.
     """
-    flat = _flat(tree)
+    flat = _flat(tree, empty=True)
     laid = _flat(overlay)
     surplus = sorted("/".join(path) for path in laid.keys() - flat.keys())
     if surplus:
