@@ -172,6 +172,18 @@ def test_average_reaches_evaluation(toys):
     assert seen == [(1.0, 0.5)], "an evaluate that reads values on the host runs as it is written"
 
 
+@pytest.mark.parametrize("steps", [3, 4], ids=["at the end", "on the way"])
+def test_a_failing_evaluation_loses_no_step(scored, tmp_path, steps):
+    class Failing(SquaredError):
+        def __call__(self, artifact):
+            raise RuntimeError("no score")
+
+    run = trainer(scored(), checkpoints=Checkpoints(tmp_path))
+    with pytest.raises(RuntimeError, match="no score"):
+        run.fit(in_memory(rows(), batch=2), steps=steps, eval_every=3, metrics=[Failing()])
+    assert Checkpoints(tmp_path).latest == 3
+
+
 def test_unsupported_window_logs_no_loss(toys):
     recorder = toys.Recorder()
     data = in_memory(rows(m=np.zeros(10, np.float32)), batch=2)

@@ -196,7 +196,7 @@ class _Loop:
         """Score the validation data, except at the end: there the training data is closed first."""
         every = self._plan.eval_every
         if every is not None and self.step % every == 0 and self.step != self._plan.steps:
-            self._evaluate()
+            self._evaluate(self._batches.source_state)
 
     def save_if_due(self) -> None:
         """Write a checkpoint, except at the end, where one is written after the final evaluation."""
@@ -226,7 +226,7 @@ class _Loop:
         position = self._batches.source_state
         self._batches.close()
         if self._plan.eval_every is not None:
-            self._evaluate()
+            self._evaluate(position)
         self._saver.save(self.step, self.state, position)
         self._saver.wait()
 
@@ -256,7 +256,17 @@ class _Loop:
             values[f"train/{self._trainer.objective.unit}_per_second"] = rate
         return values
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, position: bytes | None) -> None:
+        try:
+            self._validate()
+        except Exception:
+            # What failed is a look at the weights: the steps behind them are kept. Among several processes
+            # the failure may be one's alone, and the others would not join the save.
+            if jax.process_count() == 1:
+                self._saver.save(self.step, self.state, position)
+            raise
+
+    def _validate(self) -> None:
         opener = self._data.val
         assert opener is not None
         with self._meter.paused(), Cleanup() as cleanup:
