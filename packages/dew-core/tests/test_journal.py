@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -137,6 +138,28 @@ def test_a_stuck_disk_does_not_hold_up_the_caller(tmp_path):
     appender.append(b"{}\n")
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
         appender.close(timeout_s=0.1)
+    release.set()
+
+
+def test_a_burst_faster_than_the_disk_loses_no_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("dew.telemetry.appender.PENDING", 2)
+    appender = Appender(tmp_path / "journal.jsonl")
+    appender.do(lambda: time.sleep(0.1))
+    for number in range(20):
+        appender.append(f"{number}\n".encode())
+    appender.close()
+    assert (tmp_path / "journal.jsonl").read_text().split() == [str(number) for number in range(20)]
+
+
+def test_a_full_queue_on_a_stuck_disk_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("dew.telemetry.appender.PENDING", 2)
+    monkeypatch.setattr("dew.telemetry.appender.STUCK_AFTER_S", 0.1)
+    appender = Appender(tmp_path / "journal.jsonl")
+    release = threading.Event()
+    appender.do(lambda: release.wait(10) and None)
+    with pytest.raises(OSError, match="takes none"):
+        for _ in range(4):
+            appender.append(b"{}\n")
     release.set()
 
 

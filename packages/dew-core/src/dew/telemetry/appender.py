@@ -17,7 +17,9 @@ SYNC_EVERY_S = 5.0
 LOCK_WAIT_S = 1.0
 """Seconds that a lock held by another process is waited for."""
 PENDING = 10_000
-"""Jobs that may wait for the disk before it counts as stuck."""
+"""Jobs that may wait for the disk."""
+STUCK_AFTER_S = 2.0
+"""Seconds that a full queue is waited for, once, before the disk counts as stuck."""
 
 
 class Appender:
@@ -61,7 +63,7 @@ class Appender:
         if self._error is not None:
             raise OSError(f"an earlier write failed: {self._error!r}") from self._error
         try:
-            self._jobs.put_nowait(job)
+            self._jobs.put(job, timeout=STUCK_AFTER_S)
         except queue.Full:
             raise OSError(f"{PENDING} writes are waiting for a disk that takes none") from None
 
