@@ -179,3 +179,10 @@ def test_a_run_that_has_not_started_is_empty(tmp_path):
     (tmp_path / "run.json").write_text('{"objective": "lm"}')
     history = read_journal(tmp_path)
     assert (history.status, history.record["objective"], history.step) == ("empty", "lm", 0)
+
+
+@pytest.mark.parametrize("text", ['{"obj', "[]"])
+def test_a_damaged_record_is_named(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ValueError, match=r"run\.json .*restore it"):
+        read_journal(tmp_path)

@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
+import threading
 import types
 
 import grain
@@ -216,3 +218,44 @@ def test_a_profile_that_would_begin_after_the_end_is_refused(tmp_path, toys):
     window = ProfileWindow(str(tmp_path / "trace"), steps=1, warmup=6)
     with pytest.raises(ValueError, match=r"warmup of 6, and the run has 6; lower trainer\.profile\.warmup"):
         train(config(tmp_path, profile=window), toys)
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_start_over_silently(tmp_path, toys):
+    train(config(tmp_path), toys)
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    with pytest.raises(ValueError, match=r"no complete checkpoint, but .* at step 6"):
+        train(config(tmp_path, steps=9), toys)
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path, toys):
+    with pytest.raises(ValueError, match=r"trainer\.batch_size=41 is more than the 40 training records"):
+        train(config(tmp_path, batch_size=41), toys, batch=41)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_stop_is_seen_while_the_data_keeps_it_waiting(tmp_path, toys):
+    release = threading.Event()
+
+    class Stuck:
+        def __init__(self, rows):
+            self.rows, self.left = rows, 3
+
+        def __next__(self):
+            self.left -= 1
+            if self.left < 0:
+                release.wait(30)
+            return next(self.rows)
+
+        def request_stop(self):
+            release.set()
+
+        def __getattr__(self, name):
+            return getattr(self.rows, name)
+
+    run = config(tmp_path)
+    held = run.data.load(batch=8)
+    data = dataclasses.replace(held, train=lambda share: Stuck(held.train(share)))
+    threading.Timer(2.0, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    with pytest.raises(Preempted, match="after step 3; its checkpoint is saved"):
+        run.train(toys.Regression(), data, name="a")
+    assert (tmp_path / "a" / "checkpoints" / "3").is_dir()

@@ -126,3 +126,9 @@ def test_missing_requirement_says_what_to_install(monkeypatch: pytest.MonkeyPatc
         ImportError, match=r"metric 'm' needs module_that_is_nowhere: pip install 'dew-core\[images\]'"
     ):
         registry_of("metric").get("m")
+
+
+def test_name_of_a_package_whose_plugin_is_off_does_not_say_to_install_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dew.plugins.known.metadata.version", lambda distribution: "0.1.0")
+    with pytest.raises(UnknownComponent, match="its plugin is not loaded: dew plugins says why"):
+        registry_of("model").get("simple_dit")

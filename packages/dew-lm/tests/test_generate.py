@@ -13,6 +13,7 @@ from dew.nn.inputs import ModelInputs
 from dew.sampling import Sampling, generate
 from dew.sampling.decoding import EndOfSequence, MaxLength, MaxNewTokens, Sample, Temperature, TopK
 from dew.sampling.text import loop
+from dew.sampling.text.request import row_keys
 
 FIELDS = ("tokens", "lengths", "terminated", "behavior_log_probs", "raw_log_probs")
 
@@ -411,3 +412,8 @@ def test_device_arrays_and_host_arrays_give_the_same_rows(decoder):
         generate(model, variables, inputs(tokens, mask), 8, seed=0),
         generate(model, variables, on_device, 8, seed=0),
     )
+
+
+def test_a_seed_beyond_64_bits_is_refused():
+    with pytest.raises(ValueError, match="must fit 64 bits"):
+        row_keys(None, 2**64, 1)

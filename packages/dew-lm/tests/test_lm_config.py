@@ -157,3 +157,11 @@ def test_a_negative_seed_of_the_data_is_named():
     for spec in (TextFiles, TokenWindows):
         with pytest.raises(ValueError, match=r"data\.seed=-1"):
             spec(seed=-1)
+
+
+@pytest.mark.parametrize("field", ["dtype", "param_dtype"])
+def test_float64_is_refused_where_it_would_be_float32(field):
+    config = small()
+    wide = dataclasses.replace(config, model=dataclasses.replace(config.model, **{field: "float64"}))
+    with pytest.raises(ValueError, match=rf"model\.{field}='float64'.*JAX_ENABLE_X64"):
+        wide.build()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from dew.plugins.known import SHIPPED_BY
+from dew.plugins.known import SHIPPED_BY, obtain
 
 
 def close(word: str, choices: Iterable[str]) -> list[str]:
@@ -18,6 +18,6 @@ def unknown(kind: str, word: str, choices: Iterable[str], remedy: str) -> str:
     message = f"{word!r} is no {kind}"
     distribution = SHIPPED_BY.get((kind, word))
     if distribution is not None:
-        return f"{message} here: it ships in {distribution}; pip install {distribution}"
+        return f"{message} here: it ships in {distribution}; {obtain(distribution)}"
     matches = close(word, choices)
     return f"{message}; did you mean {' or '.join(matches)}?" if matches else f"{message}; {remedy}"

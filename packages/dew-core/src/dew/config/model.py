@@ -75,5 +75,19 @@ class ModelConfig:
         Raises:
             UnknownComponent: no installed package registers the architecture.
             TypeError: a field it does not take.
+            ValueError: float64 where JAX computes in float32 instead.
         """
+        self._require_wide()
         return models.build(self.architecture, **self.fields())
+
+    def _require_wide(self) -> None:
+        wide = [name for name in ("dtype", "param_dtype") if getattr(self, name) == "float64"]
+        if not wide:
+            return
+        import jax
+
+        if not jax.config.read("jax_enable_x64"):
+            raise ValueError(
+                f"model.{wide[0]}='float64': JAX would compute in float32 here; set JAX_ENABLE_X64=1, "
+                "or use float32"
+            )

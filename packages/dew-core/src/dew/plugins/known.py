@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 DISTRIBUTIONS = ("dew-core", "dew-lm", "dew-diffusion", "dew-jepa", "dew-rl", "dew-inference")
 """Dew's own distributions; their plugins load first, in this order."""
 
@@ -32,3 +34,12 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("command", "generate"): "dew-inference",
 }
 """(kind, name) -> the distribution to install."""
+
+
+def obtain(distribution: str) -> str:
+    """How to get at what `distribution` ships: install it, or see why its plugin is not loaded."""
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return f"pip install {distribution}"
+    return "that is installed, but its plugin is not loaded: dew plugins says why"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dew.plugins.component import Component
-from dew.plugins.known import SHIPPED_BY
+from dew.plugins.known import SHIPPED_BY, obtain
 from dew.registry.build import construct
 
 
@@ -57,7 +57,7 @@ class Registry:
         message = f"no {self.kind} is named {name!r}"
         distribution = SHIPPED_BY.get((self.kind, name))
         if distribution is not None:
-            return f"{message} here: it ships in {distribution}; pip install {distribution}"
+            return f"{message} here: it ships in {distribution}; {obtain(distribution)}"
         close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
         if close:
             return f"{message}; did you mean {' or '.join(close)}?"

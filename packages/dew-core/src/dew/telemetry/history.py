@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dew.telemetry.appender import is_held
 from dew.telemetry.rows import FOLDER, JOURNAL, STARTS, decode_row, decode_values
@@ -121,11 +121,26 @@ def read_journal(directory: str | os.PathLike[str]) -> RunHistory:
         )
     history = RunHistory(folder)
     if record.exists():
-        history.record = json.loads(record.read_text())
+        history.record = record_of(record)
     for row in rows_of(path, history):
         take(history, row)
     history.status = status_of(history, path)
     return history
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    """The configuration a run recorded.
+
+    Raises:
+        ValueError: the file holds no JSON object.
+    """
+    try:
+        record = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); restore it") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} holds no JSON object; restore it")
+    return cast("dict[str, Any]", record)
 
 
 def rows_of(path: Path, history: RunHistory) -> Iterator[dict[str, Any]]:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 AGREE_EVERY = 16
 """Steps between the processes' agreements on whether one of them was asked to stop."""
 
+WAIT_S = 0.5
+"""Seconds of waiting for data after which a request to stop is looked for."""
+
 ROLLOUT_STREAM = 0xFFFFFFFC
 """Folded into the root key for rollouts; attempts count up from 0 and never reach it."""
 
@@ -231,6 +234,7 @@ class _Loop:
         self._saver.wait()
 
     def _next_batch(self) -> Batch:
+        self._wait_for_data()
         try:
             return next(self._batches)
         except StopIteration:
@@ -238,6 +242,19 @@ class _Loop:
                 f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
                 "for fewer steps"
             ) from None
+
+    def _wait_for_data(self) -> None:
+        """Wait for the next batch, and stop where a signal asks for it: a source may never answer.
+
+        Several processes agree on a stop between steps instead.
+        """
+        while jax.process_count() == 1 and not self._batches.ready(WAIT_S):
+            asked = preemption.requested()
+            if asked:
+                if self._started:
+                    self._save()
+                    self._saver.wait()
+                raise preemption.Preempted(asked, self.step, saved=self._saver.keeps and self.step > 0)
 
     def _values(self, result: StepResult) -> dict[str, float]:
         clocks = (result.state.step, result.state.microstep)

@@ -62,6 +62,11 @@ def plan_run(config: RunConfig, dataset: Dataset) -> Plan:
             f"the dataset was opened at batch {dataset.batch} and trainer.batch_size={trainer.batch_size}; "
             f"load it with batch={trainer.batch_size}"
         )
+    if dataset.records is not None and trainer.batch_size > dataset.records:
+        raise ValueError(
+            f"trainer.batch_size={trainer.batch_size} is more than the {dataset.records} training records; "
+            f"use at most {dataset.records}, or more data"
+        )
     steps = trainer.total_steps(dataset)
     if steps < trainer.accumulation:
         raise ValueError(
@@ -106,6 +111,8 @@ def launch(
     with sole_trainer(directory):
         checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
         latest = checkpoints.latest
+        if latest is None:
+            refuse_lost_checkpoints(directory)
         changes = admit(config, directory, resumes=latest is not None)
         if latest is not None and latest >= plan.steps:
             say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
@@ -138,6 +145,25 @@ def launch(
             raise
     say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
     return state
+
+
+def refuse_lost_checkpoints(directory: str) -> None:
+    """Refuse to start from nothing where the journal tells of a checkpoint.
+
+    Raises:
+        ValueError: it does, and none is complete.
+    """
+    from dew.telemetry.history import read_journal
+
+    try:
+        saved = read_journal(directory).checkpoints
+    except FileNotFoundError:
+        return
+    if saved:
+        raise ValueError(
+            f"{directory}/checkpoints holds no complete checkpoint, but the run's journal tells of one at "
+            f"step {saved[-1].step}; put it back, or train under another trainer.name"
+        )
 
 
 def admit(config: RunConfig, directory: str, *, resumes: bool) -> Changes:

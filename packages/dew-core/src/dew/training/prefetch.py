@@ -72,6 +72,10 @@ class DevicePrefetchIterator:
             raise item.error
         raise StopIteration
 
+    def ready(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds; whether `next` would return or raise at once."""
+        return self._finished or self._worker.ready(timeout)
+
     def close(self, timeout: float = 5.0) -> None:
         """Cancel reading, drop what is queued and wait for the worker, which closes the source.
 
@@ -127,6 +131,12 @@ class _Worker:
             item = self._queue.popleft()
             self._changed.notify_all()
             return item if isinstance(item, _Placed) else self._with_close_error(item)
+
+    def ready(self, timeout: float) -> bool:
+        """Whether `take` need not wait, after at most `timeout` seconds; starts the thread."""
+        self._start(self._run)
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._queue) or self._cancelled, timeout)
 
     def stop(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -247,6 +247,8 @@ def row_keys(key: jax.Array | None, seed: int | None, rows: int) -> jax.Array:
     if key is None:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"seed={seed!r} must be an integer")
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed={seed} must fit 64 bits: from {-(2**63)} to {2**63 - 1}")
         key = jax.random.key(seed)
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise TypeError(f"key has dtype {key.dtype}; make a typed key with jax.random.key")
