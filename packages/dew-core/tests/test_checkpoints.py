@@ -15,10 +15,11 @@ import numpy as np
 import optax
 import pytest
 
+from dew.cli.errors import report
 from dew.data.dataset import DataPartition, Dataset
 from dew.testing import in_memory
 from dew.training import Checkpoints, Trainer
-from dew.training.checkpoints import CheckpointError
+from dew.training.checkpoints import CheckpointError, DamagedCheckpoint
 from dew.training.positions import position_for
 
 WHOLE = DataPartition()
@@ -245,3 +246,23 @@ def test_reading_says_nothing(state, tmp_path, caplog):
     caplog.clear()
     Checkpoints(tmp_path).restore()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut"])
+def test_a_damaged_checkpoint_names_itself_and_the_step_before_it(tmp_path, state, damage):
+    stored(tmp_path, state, steps=(3, 5))
+    files = [path for path in (tmp_path / "5" / "state").rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    if damage == "deleted":
+        largest.unlink()
+    else:
+        os.truncate(largest, 10)
+    with pytest.raises(DamagedCheckpoint, match=r"/5 cannot be read.*to go on from step 3, move it away"):
+        Checkpoints(tmp_path).restore(state, share=WHOLE)
+    shutil.move(tmp_path / "5", tmp_path.parent / f"{tmp_path.name}-5")
+    assert Checkpoints(tmp_path).restore(state, share=WHOLE)[1] == b"at 3"
+
+
+def test_a_failed_write_is_one_message_and_a_failure_on_the_command_line(capsys):
+    assert report(CheckpointError("checkpoint 10 could not be written")) == 1
+    assert capsys.readouterr().err == "dew: checkpoint 10 could not be written\n"

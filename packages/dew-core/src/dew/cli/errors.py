@@ -51,6 +51,9 @@ def report(error: Exception) -> int:
         print(f"dew: {error}", file=sys.stderr)
         return 128 + stopped
     mistake = is_mistake(error)
+    if could_not_save(error) and os.environ.get(TRACEBACK, "") in ("", "0"):
+        print(f"dew: {message(error)}", file=sys.stderr)
+        return FAILURE
     if not mistake or os.environ.get(TRACEBACK, "") not in ("", "0"):
         traceback.print_exception(error)
     else:
@@ -71,3 +74,9 @@ def stopped_by(error: Exception) -> int | None:
     if module is None or not isinstance(error, module.Preempted):
         return None
     return int(vars(error)["signal"])
+
+
+def could_not_save(error: Exception) -> bool:
+    """Whether a checkpoint could not be written; the message says all there is to say."""
+    module = sys.modules.get("dew.training.checkpoints")
+    return module is not None and isinstance(error, module.CheckpointError)

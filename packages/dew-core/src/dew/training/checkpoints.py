@@ -32,6 +32,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written; training must not go on as if it had been."""
 
 
+class DamagedCheckpoint(ValueError):
+    """A complete checkpoint whose files cannot be read."""
+
+
 class Checkpoints:
     """The checkpoints of one run. Storage is opened on first use; reading alone changes nothing in it.
 
@@ -216,18 +220,24 @@ class Checkpoints:
         return state, position
 
     def stored(self, step: int | None = None) -> dict[str, Any]:
-        """Shape and dtype of every stored leaf, nested by field, without reading any."""
-        metadata: Any = self._reading().item_metadata(self._existing(step))[STATE]
-        return dict(metadata.tree)
+        """Shape and dtype of every stored leaf, nested by field, without reading any.
+
+        Raises:
+            DamagedCheckpoint: a file of it is missing or broken.
+        """
+        step = self._existing(step)
+        with self._reads(step):
+            metadata: Any = self._reading().item_metadata(step)[STATE]
+            return dict(metadata.tree)
 
     def record(self, step: int | None = None) -> dict[str, Any]:
         """What is stored beside the state: `positions` and the `metrics` of the step."""
         import orbax.checkpoint as ocp
 
         step = self._existing(step)
-        return dict(
-            self._reading().restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))[RECORD]
-        )
+        with self._reads(step):
+            read = self._reading().restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))
+            return dict(read[RECORD])
 
     def _read(self, step: int, template: Any) -> Any:
         import orbax.checkpoint as ocp
@@ -237,7 +247,23 @@ class Checkpoints:
             restore_args=ocp.checkpoint_utils.construct_restore_args(template),
             partial_restore=True,
         )
-        return self._reading().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
+        with self._reads(step):
+            return self._reading().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
+
+    @contextmanager
+    def _reads(self, step: int) -> Generator[None]:
+        try:
+            yield
+        except (MemoryError, jax.errors.JaxRuntimeError):  # the device's, not the file's
+            raise
+        except Exception as error:
+            earlier = [held for held in scan_steps(self.directory)[0] if held < step]
+            way = f"to go on from step {earlier[-1]}, move it away" if earlier else "no earlier step is there"
+            cause = str(error).partition("See full")[0].strip().splitlines() or [type(error).__name__]
+            raise DamagedCheckpoint(
+                f"{self.path(step)} cannot be read: a file of it is missing or broken; {way} "
+                f"({cause[0][:200]})"
+            ) from error
 
     def _existing(self, step: int | None) -> int:
         complete, torn = scan_steps(self.directory)
