@@ -156,3 +156,8 @@ def test_a_model_field_in_config_wins_over_the_runs_precision(monkeypatch):
 def test_a_seed_beyond_64_bits_is_refused():
     with pytest.raises(ValueError, match=r"trainer\.seed=18446744073709551616 must fit 64 bits"):
         TrainerConfig(steps=1, seed=2**64)
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(ValueError, match=r"trainer\.name=''"):
+        TrainerConfig(steps=1, name="")

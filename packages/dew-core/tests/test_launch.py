@@ -21,6 +21,7 @@ from dew.data.config import DatasetSpec, Loading
 from dew.data.dataset import Dataset
 from dew.plugins import Component
 from dew.telemetry import ProfileWindow
+from dew.training.config import MeshSpec
 from dew.training.optim.config import Linear
 from dew.training.preemption import Preempted
 from dew.training.run_lock import sole_trainer
@@ -259,3 +260,15 @@ def test_a_stop_is_seen_while_the_data_keeps_it_waiting(tmp_path, toys):
     with pytest.raises(Preempted, match="after step 3; its checkpoint is saved"):
         run.train(toys.Regression(), data, name="a")
     assert (tmp_path / "a" / "checkpoints" / "3").is_dir()
+
+
+def test_a_mesh_that_does_not_fit_leaves_no_folder(tmp_path, toys):
+    with pytest.raises(ValueError, match="fsdp"):
+        train(config(tmp_path, mesh=MeshSpec(fsdp=3)), toys)
+    assert not (tmp_path / "a").exists()
+
+
+def test_fewer_steps_than_were_taken_read_as_what_they_are(tmp_path, toys, capsys):
+    train(config(tmp_path), toys)
+    train(config(tmp_path, steps=4), toys)
+    assert "is finished: step 6 is past it. Raise trainer.steps=4" in capsys.readouterr().out

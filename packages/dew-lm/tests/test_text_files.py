@@ -335,3 +335,9 @@ def test_fields_out_of_range_are_named(field, value):
 def test_byte_is_the_default_tokenizer(file):
     named, default = load(file, tokenize=ByteTokenizer()), load(file)
     assert named.train(DataPartition()).get_state() == default.train(DataPartition()).get_state()
+
+
+def test_a_glob_beside_a_file_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("word " * 1000)
+    with pytest.raises(ValueError, match=r"data\.glob='\*\.md' chooses files of a folder"):
+        TextFiles(path=str(tmp_path / "a.txt"), glob="*.md", seq_len=8).load(batch=2)

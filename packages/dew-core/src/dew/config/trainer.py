@@ -100,6 +100,8 @@ class TrainerConfig:
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"trainer.{name}={value} must be at least 1")
+        if self.name == "":
+            raise ValueError("trainer.name='' must name a folder; leave it unset for a fresh name")
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(f"trainer.seed={self.seed} must fit 64 bits: from {-(2**63)} to {2**63 - 1}")
         for name in ("eval_every", "checkpoint_every"):

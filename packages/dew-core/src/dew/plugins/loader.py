@@ -105,9 +105,21 @@ def ordered(entries: Iterable[EntryPoint]) -> list[EntryPoint]:
     return sorted(entries, key=rank)
 
 
+def named(setting: str) -> set[str]:
+    """The names in `DEW_DISABLE_PLUGINS`, separated by commas or spaces."""
+    return set(re.split(r"[,\s]+", setting.strip())) - {""}
+
+
+def misnamed(setting: str, installed: set[str]) -> list[Problem]:
+    """The names in `DEW_DISABLE_PLUGINS` that switch nothing off."""
+    reason = f"{DISABLE} names it, and no plugin is called that"
+    unknown = sorted(named(setting) - installed - {"all"})
+    return [Problem(plugin=name, distribution="none", reason=reason) for name in unknown]
+
+
 def disabled_names(setting: str) -> Callable[[str], bool]:
     """Read `DEW_DISABLE_PLUGINS`: `all` (except dew-core's), or names separated by commas or spaces."""
-    names = set(re.split(r"[,\s]+", setting.strip())) - {""}
+    names = named(setting)
     return lambda name: name in names or ("all" in names and name != "core")
 
 
@@ -187,7 +199,9 @@ def load(entries: Iterable[EntryPoint], *, disable: str = "") -> Catalog:
     """Load `entries`, except those that `disable` names."""
     is_disabled = disabled_names(disable)
     state = Loading()
-    for entry in ordered(entries):
+    entries = ordered(entries)
+    state.problems.extend(misnamed(disable, {entry.name for entry in entries}))
+    for entry in entries:
         if is_disabled(entry.name):
             state.problems.append(
                 Problem(

@@ -16,6 +16,7 @@ from dew.telemetry import open_tracker
 from dew.training import preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
+from dew.training.mesh import build_mesh
 from dew.training.optim.build import build_optimizer
 from dew.training.record import Changes, permitted_changes
 from dew.training.run_lock import sole_trainer
@@ -102,6 +103,7 @@ def launch(
 ) -> TrainState:
     """Train, or go on with, the run called `name`. See `RunConfig.train`."""
     prepare_process(config.trainer)
+    build_mesh(config.trainer.mesh)  # a mesh that does not fit is refused before the run has a folder
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)
     trainer_config = config.trainer
@@ -115,7 +117,10 @@ def launch(
             refuse_lost_checkpoints(directory)
         changes = admit(config, directory, resumes=latest is not None)
         if latest is not None and latest >= plan.steps:
-            say(f"{directory} is finished: step {latest} of {plan.steps}. Raise trainer.steps to train on.")
+            reached = (
+                f"step {latest} of {plan.steps}" if latest == plan.steps else f"step {latest} is past it"
+            )
+            say(f"{directory} is finished: {reached}. Raise trainer.steps={plan.steps} to train on.")
         facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
         trainer = Trainer(
             objective,

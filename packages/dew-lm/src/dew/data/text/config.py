@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from dew.data.tokens.store import CorpusMeta
 
 
+EVERYTHING = "**/*"
+"""The glob that takes every file of a folder."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(DatasetSpec):
     """UTF-8 text: a file, a folder of files, or Python's own library sources.
@@ -39,7 +43,7 @@ class TextFiles(DatasetSpec):
     """
 
     path: str | None = None
-    glob: str = "**/*"
+    glob: str = EVERYTHING
     seq_len: int = 256
     val_fraction: float = 0.05
     val_windows: int | None = None
@@ -104,6 +108,11 @@ class TextFiles(DatasetSpec):
             path = Path(self.path).expanduser()
             spans, limit = corpus.text_files(path, self.glob), self.max_bytes
             _refuse_ids(path)
+            if path.is_file() and self.glob != EVERYTHING:
+                raise ValueError(
+                    f"data.glob={self.glob!r} chooses files of a folder, and data.path={self.path} is a "
+                    "file; leave one out"
+                )
         window_bytes = (self.seq_len + 1) * (1 if isinstance(tokenizer, ByteTokenizer) else 8)
         return corpus.hold_out(corpus.first_bytes(spans, limit), self.val_fraction, least=window_bytes)
 
