@@ -11,6 +11,11 @@ __getattr__, __dir__ = lazy(
         "DatasetSpec": "dew.data.config:dew-core",
         "Loading": "dew.data.config:dew-core",
         "Ramp": "dew.data.config:dew-core",
+        "Digits": "dew.data.images:dew-core",
+        "ImageFolder": "dew.data.images:dew-core",
+        "MNIST5k": "dew.data.images:dew-core",
+        "OxfordFlowers": "dew.data.images:dew-core",
+        "Textures": "dew.data.images:dew-core",
         "TokenBytes": "dew.data.tokens:dew-lm",
         "TokenSource": "dew.data.tokens:dew-lm",
         "TokenWindows": "dew.data.tokens:dew-lm",
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
     from dew.data.config import Ramp as Ramp
     from dew.data.dataset import DataPartition as DataPartition
     from dew.data.dataset import Dataset as Dataset
+    from dew.data.images import Digits as Digits
+    from dew.data.images import ImageFolder as ImageFolder
+    from dew.data.images import MNIST5k as MNIST5k
+    from dew.data.images import OxfordFlowers as OxfordFlowers
+    from dew.data.images import Textures as Textures
     from dew.data.text import ByteTokenizer as ByteTokenizer
     from dew.data.text import HFTokenizer as HFTokenizer
     from dew.data.tokens import TokenBytes as TokenBytes

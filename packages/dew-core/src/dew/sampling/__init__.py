@@ -16,9 +16,13 @@ __getattr__, __dir__ = lazy(
         "Stopping": "dew.sampling.decoding:dew-lm",
         "Strategy": "dew.sampling.decoding:dew-lm",
         "CFG": "dew.sampling.images:dew-diffusion",
-        "Unmask": "dew.sampling.images:dew-diffusion",
         "sample": "dew.sampling.images:dew-diffusion",
         "DDIM": "dew.sampling.solvers:dew-diffusion",
+        "DDPM": "dew.sampling.solvers:dew-diffusion",
+        "DPMSolverPP": "dew.sampling.solvers:dew-diffusion",
+        "Euler": "dew.sampling.solvers:dew-diffusion",
+        "EulerAncestral": "dew.sampling.solvers:dew-diffusion",
+        "Heun": "dew.sampling.solvers:dew-diffusion",
     },
 )
 
@@ -29,6 +33,14 @@ if TYPE_CHECKING:
     from dew.sampling.decoding import StepState as StepState
     from dew.sampling.decoding import Stopping as Stopping
     from dew.sampling.decoding import Strategy as Strategy
+    from dew.sampling.images import CFG as CFG
+    from dew.sampling.images import sample as sample
+    from dew.sampling.solvers import DDIM as DDIM
+    from dew.sampling.solvers import DDPM as DDPM
+    from dew.sampling.solvers import DPMSolverPP as DPMSolverPP
+    from dew.sampling.solvers import Euler as Euler
+    from dew.sampling.solvers import EulerAncestral as EulerAncestral
+    from dew.sampling.solvers import Heun as Heun
     from dew.sampling.text import Generation as Generation
     from dew.sampling.text import Sampling as Sampling
     from dew.sampling.text import generate as generate
