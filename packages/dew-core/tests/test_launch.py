@@ -272,3 +272,15 @@ def test_fewer_steps_than_were_taken_read_as_what_they_are(tmp_path, toys, capsy
     train(config(tmp_path), toys)
     train(config(tmp_path, steps=4), toys)
     assert "is finished: step 6 is past it. Raise trainer.steps=4" in capsys.readouterr().out
+
+
+def test_a_rollout_makes_what_the_run_trains_on(tmp_path, toys):
+    import jax.numpy as jnp
+
+    def nothing_to_learn(params, batch, step):
+        return {**batch, "m": jnp.zeros_like(batch["m"])}
+
+    run = config(tmp_path)
+    objective = toys.Linear()
+    state = run.train(objective, Rows().load(batch=8), name="rolled", rollout=nothing_to_learn)
+    assert int(state.updates) == 0, "a batch of no mass updates nothing"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dew.data.dataset import Dataset
     from dew.objectives.base import Metric, Objective, Variables
     from dew.training.state import TrainState
+    from dew.training.trainer import Rollout
 
 DataSpec = DatasetSpec
 """The type of a configuration's `data`: any registered dataset's specification."""
@@ -144,6 +145,7 @@ class RunConfig:
         name: str,
         metrics: Sequence[Metric[Any]] = (),
         summary: Mapping[str, object] | None = None,
+        rollout: Rollout | None = None,
     ) -> TrainState:
         """Train `objective` on `dataset` as this configuration says, or go on with the run called `name`.
 
@@ -153,6 +155,7 @@ class RunConfig:
             name: the run's folder in `trainer.checkpoint_dir`.
             metrics: what validation computes; the best checkpoint follows the first.
             summary: further facts for the trackers.
+            rollout: makes the arrays a step trains on from each batch, on the host.
 
         Returns:
             The state after the last step. A run that had already got there does no work.
@@ -164,4 +167,4 @@ class RunConfig:
         """
         from dew.training.launch import launch
 
-        return launch(self, objective, dataset, name=name, metrics=metrics, summary=summary)
+        return launch(self, objective, dataset, name=name, metrics=metrics, summary=summary, rollout=rollout)

@@ -21,7 +21,7 @@ from dew.training.optim.build import build_optimizer
 from dew.training.record import Changes, permitted_changes
 from dew.training.run_lock import sole_trainer
 from dew.training.runtime import prepare_process
-from dew.training.trainer import Trainer
+from dew.training.trainer import Rollout, Trainer
 
 if TYPE_CHECKING:
     from dew.config.run import RunConfig
@@ -100,6 +100,7 @@ def launch(
     name: str,
     metrics: Sequence[Metric[Any]],
     summary: Mapping[str, object] | None,
+    rollout: Rollout | None = None,
 ) -> TrainState:
     """Train, or go on with, the run called `name`. See `RunConfig.train`."""
     prepare_process(config.trainer)
@@ -133,6 +134,7 @@ def launch(
             checkpoints=checkpoints,
             tracker=reporter(config, directory, facts),
             profile=trainer_config.profile,
+            rollout=rollout,
         )
         try:
             with preemption.watch():
