@@ -275,12 +275,14 @@ def test_fewer_steps_than_were_taken_read_as_what_they_are(tmp_path, toys, capsy
 
 
 def test_a_rollout_makes_what_the_run_trains_on(tmp_path, toys):
-    import jax.numpy as jnp
+    def blank(params, batch, step):
+        return {**batch, "x": batch["x"] * 0.0}  # without inputs there is no gradient
 
-    def nothing_to_learn(params, batch, step):
-        return {**batch, "m": jnp.zeros_like(batch["m"])}
+    def weights(name, steps, rollout):
+        run = config(tmp_path, steps=steps, optim=OptimConfig(learning_rate=0.1, weight_decay=0.0))
+        state = run.train(toys.Regression(), Rows().load(batch=8), name=name, rollout=rollout)
+        return np.asarray(state.params["params"]["w"])
 
-    run = config(tmp_path)
-    objective = toys.Linear()
-    state = run.train(objective, Rows().load(batch=8), name="rolled", rollout=nothing_to_learn)
-    assert int(state.updates) == 0, "a batch of no mass updates nothing"
+    still = weights("two", 2, blank)
+    np.testing.assert_array_equal(still, weights("six", 6, blank))
+    assert (still != weights("plain", 2, None)).all()
