@@ -92,8 +92,8 @@ def test_an_empty_prompt_continues_a_newline(run, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["x", "--n", "0"], "--n 0"),
-        (["x", "--max-new-tokens", "0"], "--max-new-tokens 0"),
+        (["x", "--n", "0"], "n=0"),
+        (["x", "--max-new-tokens", "0"], "max_new_tokens=0"),
         (["x", "--max-new-tokens", "100"], "max_seq_len=64"),
         (["x", "--top-p", "2"], "top_p=2.0"),
         (["x", "--step", "9"], "9"),

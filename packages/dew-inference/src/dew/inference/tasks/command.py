@@ -1,42 +1,43 @@
-"""`dew generate`: continue a prompt with a trained run. The words are read before anything numerical
-loads.
+"""`dew generate`: put a trained run to work. The words are read before anything numerical loads, with the
+options that the run's family registers beside its task.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 
-from dew.cli.errors import SUCCESS, UserError
-from dew.inference.tasks.opening import pipeline, recorded_objective
+from dew.cli.arguments import filled
+from dew.cli.errors import MISTAKE, SUCCESS, UserError
+from dew.cli.pages import of_kind, table
+from dew.cli.slots import fields_of
+from dew.inference.tasks.opening import pipeline, recorded_objective, task_component
+from dew.inference.tasks.options import Options
 from dew.registry import objectives, tasks
+
+HELP = ("-h", "--help")
 
 
 @dataclass(frozen=True)
-class Request[Policy]:
-    """Continue a prompt with a trained run.
+class Request[Asked]:
+    """Put a trained run to work.
 
     Attributes:
         run: Folder of the run.
-        prompt: Text to continue; an empty one continues a newline.
-        policy: How tokens are drawn; the defaults are the run's own.
-        max_new_tokens: Tokens to draw at most; unset takes the length of the run's previews.
-        n: Continuations; the first is the same whatever their number.
+        options: What the run's family asks for.
         seed: Of the draws.
         step: Checkpoint; unset takes the newest.
         ema: Use the averaged weights where the run keeps an average.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    prompt: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PROMPT")]
-    policy: Annotated[Policy, tyro.conf.arg(name="")]
-    max_new_tokens: int | None = None
-    n: int = 1
+    options: Asked
     seed: int = 0
     step: int | None = None
     ema: bool = True
@@ -44,26 +45,17 @@ class Request[Policy]:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    request = parse(list(argv))
-    recorded_objective(request.run)
+    words = list(argv)
+    run = run_among(words)
+    if run is None:
+        return without_run(words)
+    request = parse(run, words)
     keep_compiled_programs()
     task = pipeline(request.run, step=request.step, ema=request.ema)
-    for piece in responses(task, request):
-        sys.stdout.write(piece)
+    for piece in request.options.respond(task, seed=request.seed):
+        sys.stdout.write(printable(piece))
         sys.stdout.flush()
     return SUCCESS
-
-
-def parse(words: list[str]) -> Request[Any]:
-    """The request that `words` make, with the policy options of the run's family."""
-    policy_class, policy = policy_of(run_among(words))
-    default: Request[Any] = Request(run=tyro.MISSING, prompt=tyro.MISSING, policy=policy)
-    request = tyro.cli(Request[policy_class], args=words, default=default, prog="dew generate")
-    for name in ("max_new_tokens", "n"):
-        value: int | None = getattr(request, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} {value} must be at least 1")
-    return request
 
 
 def run_among(words: Iterable[str]) -> str | None:
@@ -71,34 +63,66 @@ def run_among(words: Iterable[str]) -> str | None:
     return next((word for word in words if os.path.isfile(os.path.join(word, "run.json"))), None)
 
 
-def policy_of(run: str | None) -> tuple[type[Any], Any]:
-    """The class of a family's sampling policy, and the one `run` recorded or the class's default."""
-    names = tasks.names()
-    if not names:
-        raise UserError("no installed package generates anything: pip install dew-lm")
-    name = names[0] if run is None else recorded_objective(run)
-    policy_class = tasks.config(name)
-    if run is not None:
-        config = objectives.config(name).load(run)
-        for field in fields(config):
-            value = getattr(config, field.name)
-            if isinstance(value, policy_class):
-                return policy_class, value
-    return policy_class, policy_class()
+def without_run(words: list[str]) -> int:
+    """Show the families, or say what is wrong with the word in the run's place."""
+    if not words or words[0] in HELP:
+        print(families_page())
+        return SUCCESS if words else MISTAKE
+    if not words[0].startswith("-"):
+        recorded_objective(words[0])
+    raise UserError(
+        "no word here is the folder of a run, which holds run.json: dew generate RUN ...; "
+        "dew list shows the runs of a folder"
+    )
 
 
-def responses(task: Any, request: Request[Any]) -> Iterator[str]:
-    """What is printed: one prompt with its continuation as it is drawn, or several with their numbers."""
-    controls = {"seed": request.seed, "sampling": request.policy}
-    if request.n == 1:
-        pieces = task.stream(request.prompt, request.max_new_tokens, **controls)
-        yield printable(request.prompt)
-        yield from map(printable, pieces)
-        yield "\n"
-        return
-    drawn = task(request.prompt, request.max_new_tokens, n=request.n, **controls)
-    for number, text in enumerate(drawn.text, start=1):
-        yield f"--- {number} of {request.n}\n{printable(request.prompt + text)}\n"
+def families_page() -> str:
+    """The page of `dew generate --help`, before a run says whose options there are."""
+    rows = [(part.name, part.summary) for part in of_kind("task") if part.config]
+    return (
+        "usage: dew generate RUN [options]\n\n"
+        f"What a run does depends on the objective it trained:\n{table(rows) or '  none is installed'}\n\n"
+        "dew generate RUN --help shows the options of that run with its own defaults."
+    )
+
+
+def parse(run: str, words: list[str]) -> Request[Options]:
+    """The request that `words` make, with the options of the family that trained `run`."""
+    name = recorded_objective(run)
+    if not task_component(run).config:
+        raise UserError(
+            f"{run} trained objective={name!r}, whose task has no command line; open it with dew.pipeline"
+        )
+    options: type[Any] = tasks.config(name)
+    asked, start = by_place(options, options.of_run(objectives.config(name).load(run)))
+    default: Request[Any] = Request(run=tyro.MISSING, options=start)
+    return tyro.cli(
+        Request[asked],
+        args=words,
+        default=default,
+        prog="dew generate",
+        description=(options.__doc__ or "").partition("\n\n")[0],
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def by_place(options: type[Any], start: Any) -> tuple[type[Any], Any]:
+    """A subclass of `options` that says which fields are given by place, and `start` as an instance of it.
+
+    The instance marks the fields without a default as missing, so it is made without the constructor.
+    """
+    annotations: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__module__": options.__module__, "__doc__": options.__doc__}
+    values: dict[str, Any] = {}
+    for field, hint, value in fields_of(options, start):
+        required = dataclasses.MISSING is field.default is field.default_factory
+        values[field.name] = tyro.MISSING if required else value
+        placed = Annotated[hint, tyro.conf.Positional, tyro.conf.arg(metavar=field.name.upper())]
+        annotations[field.name] = placed if field.name in options.positional else hint
+        namespace[field.name] = dataclasses.field(default=tyro.MISSING, kw_only=True)
+    subclass = type(options.__name__, (options,), {**namespace, "__annotations__": annotations})
+    subclass = dataclasses.dataclass(frozen=True, kw_only=True)(subclass)
+    return subclass, filled(subclass, values)
 
 
 def printable(text: str) -> str:

@@ -6,12 +6,14 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from dew.config.files import read_record
-from dew.registry import tasks
+from dew.plugins import Component
+from dew.plugins.known import SHIPPED_BY
+from dew.registry import objectives, tasks
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from dew.inference.text import TextGeneration
+    from dew.objectives.base import Task
     from dew.registry import DtypeName
     from dew.training import Layout, MeshSpec
 
@@ -26,7 +28,7 @@ def pipeline(
     ema: bool = True,
     step: int | None = None,
     revision: str | None = None,
-) -> TextGeneration:
+) -> Task:
     """The task of a trained run, picked by the objective that its `run.json` names.
 
     Args:
@@ -41,7 +43,7 @@ def pipeline(
 
     Raises:
         FileNotFoundError: `source` is no run's folder.
-        ValueError: the objective's family is not installed, or an argument it refuses.
+        ValueError: the objective's family is not installed or has no task, or an argument it refuses.
 
     Example:
         >>> task = dew.pipeline("runs/lm-20261129-120000")
@@ -52,10 +54,27 @@ def pipeline(
             f"revision={revision!r} belongs to a published model; a run's folder has no revisions"
         )
     directory = os.fspath(source)
-    task: Any = tasks.get(recorded_objective(directory))
+    task: Any = tasks.get(task_component(directory).name)
     return task.from_run(
         directory, mesh=mesh, layout=layout, dtype=dtype, param_dtype=param_dtype, ema=ema, step=step
     )
+
+
+def task_component(directory: str) -> Component:
+    """The task that the family of the run in `directory` registers under its objective's name.
+
+    Raises:
+        FileNotFoundError: no run there.
+        ValueError: the objective has no task, or is not installed.
+    """
+    name = recorded_objective(directory)
+    if name in objectives and name not in tasks and ("task", name) not in SHIPPED_BY:
+        known = ", ".join(tasks.names()) or "none"
+        raise ValueError(
+            f"{directory} trained objective={name!r}, for which no task is registered, so there is nothing "
+            f"to open it as; objectives with a task here: {known}"
+        )
+    return tasks.component(name)
 
 
 def recorded_objective(directory: str) -> str:

@@ -13,5 +13,8 @@ DEW_CONTRACT = 1
 def dew_components() -> Iterator[Component]:
     """The parts of dew-inference."""
     yield Component(
-        "command", "generate", "dew.inference.tasks.command:main", "Continue a prompt with a trained run."
+        "command",
+        "generate",
+        "dew.inference.tasks.command:main",
+        "Put a trained run to work: continue text, draw images.",
     )

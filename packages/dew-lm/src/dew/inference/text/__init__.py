@@ -11,11 +11,13 @@ __getattr__, __dir__ = lazy(
     {
         "Processor": "dew.inference.text.processor:dew-lm",
         "RunProcessor": "dew.inference.text.processor:dew-lm",
+        "TextOptions": "dew.inference.text.options:dew-lm",
         "TextGeneration": "dew.inference.text.task:dew-lm",
     },
 )
 
 if TYPE_CHECKING:
+    from dew.inference.text.options import TextOptions as TextOptions
     from dew.inference.text.processor import Processor as Processor
     from dew.inference.text.processor import RunProcessor as RunProcessor
     from dew.inference.text.task import TextGeneration as TextGeneration

@@ -51,5 +51,5 @@ def dew_components() -> Iterator[Component]:
         "lm",
         "dew.inference.text:TextGeneration",
         "Continue text.",
-        config="dew.sampling.text.config:Sampling",
+        config="dew.inference.text.options:TextOptions",
     )

@@ -1,0 +1,32 @@
+"""What a family's task asks for on the command line of `dew generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+if TYPE_CHECKING:
+    from dew.config import RunConfig
+
+
+class Options(Protocol):
+    """The options of one family: a frozen dataclass, the `config` of its task component.
+
+    Its module imports nothing numerical, and the `Attributes:` of its docstring are the help texts. A nested
+    dataclass adds its fields under their own names. The names run, seed, step and ema are the command's own.
+    """
+
+    positional: ClassVar[tuple[str, ...]]
+    """The fields that are given by place, in this order behind the run."""
+
+    @classmethod
+    def of_run(cls, config: RunConfig) -> Self:
+        """The options as the run with this configuration has them by itself.
+
+        A field without a default must come from the command line; whatever stands in it here is not read.
+        """
+        ...
+
+    def respond(self, task: Any, *, seed: int) -> Iterator[str]:
+        """Do what was asked with the run's `task`, and yield what is printed."""
+        ...
