@@ -1,0 +1,104 @@
+"""A short supervised start: steps of next-token training before a run, which teach a form and no answer.
+
+The start is a part of the run: its settings stand in `run.json`, its draws follow from the run's seed, and a run
+that has a checkpoint does not repeat it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int
+
+    from dew.config import RunConfig, TrainerConfig
+    from dew.objectives.base import Variables
+    from dew.objectives.lm.decoder import Decoder
+
+STREAM = 0x57A27
+"""Folded into the run's key for the start's own trainer."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How long and how fast the supervised start is.
+
+    Attributes:
+        steps: optimizer updates; 0 starts from drawn weights.
+        batch_size: rows of an update.
+        learning_rate: of Adam, falling to zero along half a cosine.
+
+    Raises:
+        ValueError: a negative number of steps, no row, or a rate that is not positive.
+    """
+
+    steps: int = 100
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"warm_start.steps={self.steps} must be 0 or more; 0 starts from drawn weights")
+        if self.batch_size < 1:
+            raise ValueError(f"warm_start.batch_size={self.batch_size} must be at least 1")
+        if not 0 < self.learning_rate < float("inf"):
+            raise ValueError(f"warm_start.learning_rate={self.learning_rate} must be above 0 and finite")
+
+    @property
+    def rows(self) -> int:
+        """How many rows the start reads, each once."""
+        return self.steps * self.batch_size
+
+    def variables(
+        self, model: Decoder, rows: Int[np.ndarray, "N S1"], trainer: TrainerConfig, *, pad_id: int | None = None
+    ) -> Variables:
+        """The model after `steps` updates on `rows`, on the host.
+
+        Args:
+            model: what the run trains.
+            rows: ids, at least `self.rows` of them, read in their order.
+            trainer: the run's seed and placement.
+            pad_id: targets of this id do not count.
+
+        Raises:
+            ValueError: too few rows, no step, or a mesh that `batch_size` rows do not fit.
+        """
+        import jax
+        import optax
+
+        from dew.objectives.lm import LMObjective
+        from dew.training import Trainer
+        from dew.training.distributed import to_host
+
+        if self.steps < 1 or len(rows) < self.rows:
+            raise ValueError(f"warm_start.steps={self.steps} of {self.batch_size} rows, and {len(rows)} are given")
+        objective = LMObjective(model, rows.shape[1] - 1, ema_decay=None, pad_id=pad_id, token_accuracy=False)
+        rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+        key = jax.random.fold_in(jax.random.key(trainer.seed), STREAM)
+        fitted = Trainer(objective, optimizer, key=key, mesh=trainer.mesh, layout=trainer.layout).fit(
+            _in_order(rows, self.batch_size), steps=self.steps, log_every=self.steps
+        )
+        return to_host(fitted.params)
+
+
+def has_begun(config: RunConfig, name: str) -> bool:
+    """Whether the run called `name` has a checkpoint to go on from."""
+    from dew.config.names import run_directory
+    from dew.training.checkpoints import Checkpoints
+
+    directory = run_directory(config.trainer.checkpoint_dir, name)
+    return Checkpoints(f"{directory}/checkpoints", keep=config.trainer.keep).latest is not None
+
+
+def _in_order(rows: Any, batch: int) -> Any:
+    import grain
+
+    from dew.data import Dataset
+    from dew.data.config import IN_PROCESS
+    from dew.objectives.lm import TEXT_KEY
+
+    records = [{TEXT_KEY: row} for row in rows]
+    return Dataset.from_grain(grain.MapDataset.source(records), batch=batch, loading=IN_PROCESS)
