@@ -32,6 +32,8 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("tokenizer", "hf"): "dew-lm",
     ("task", "lm"): "dew-lm",
     ("command", "generate"): "dew-inference",
+    ("command", "export"): "dew-inference",
+    ("writer", "causal_transformer"): "dew-lm",
 }
 """(kind, name) -> the distribution to install."""
 

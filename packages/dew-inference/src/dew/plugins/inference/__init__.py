@@ -1,4 +1,4 @@
-"""What dew-inference adds: the command that runs a trained model."""
+"""What dew-inference adds: the commands that run and publish a trained model."""
 
 from __future__ import annotations
 
@@ -17,4 +17,10 @@ def dew_components() -> Iterator[Component]:
         "generate",
         "dew.inference.tasks.command:main",
         "Put a trained run to work: continue text, draw images.",
+    )
+    yield Component(
+        "command",
+        "export",
+        "dew.inference.export.command:main",
+        "Write a run's model as a folder that other programs load.",
     )

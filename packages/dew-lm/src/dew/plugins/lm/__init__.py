@@ -53,3 +53,9 @@ def dew_components() -> Iterator[Component]:
         "Continue text.",
         config="dew.inference.text.options:TextOptions",
     )
+    yield Component(
+        "writer",
+        "causal_transformer",
+        "dew.interop.decoders:write_task",
+        "A Hugging Face folder in the layout of Llama, Arcee, Mistral, Ministral or Qwen3.",
+    )

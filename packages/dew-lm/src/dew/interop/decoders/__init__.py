@@ -1,0 +1,23 @@
+"""Decoders in the layouts that Hugging Face's transformers reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dew.lazy import lazy
+
+if TYPE_CHECKING:
+    from dew.interop.decoders.folder import save_pretrained_decoder as save_pretrained_decoder
+    from dew.interop.decoders.folder import write_task as write_task
+    from dew.interop.decoders.layout import Layout as Layout
+    from dew.interop.decoders.layout import layout_of as layout_of
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Layout": "dew.interop.decoders.layout:dew-lm",
+        "layout_of": "dew.interop.decoders.layout:dew-lm",
+        "save_pretrained_decoder": "dew.interop.decoders.folder:dew-lm",
+        "write_task": "dew.interop.decoders.folder:dew-lm",
+    },
+)

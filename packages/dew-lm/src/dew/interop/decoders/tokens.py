@@ -1,0 +1,85 @@
+"""A run's tokenizer as the files of the tokenizers library and transformers.
+
+The files encode a text as the run did: no special token is added in front of or behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from dew.data.text import ByteTokenizer, HFTokenizer
+
+KEPT_AS_THEY_ARE = (range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100))
+"""Bytes that the byte-level alphabet spells as the character of that number."""
+
+
+def write_tokenizer(folder: Path, tokenizer: object, *, longest: int) -> None:
+    """Write `tokenizer.json` and `tokenizer_config.json` of `tokenizer`.
+
+    Args:
+        folder: where to.
+        tokenizer: a `ByteTokenizer` or an `HFTokenizer`.
+        longest: tokens the model reads.
+
+    Raises:
+        ValueError: a tokenizer of another kind.
+    """
+    if isinstance(tokenizer, ByteTokenizer):
+        backend, special = byte_level(), {}
+    elif isinstance(tokenizer, HFTokenizer):
+        backend, special = _plain(tokenizer.backend), _special_tokens(tokenizer)
+    else:
+        raise ValueError(
+            f"tokenizer {type(tokenizer).__name__} has no tokenizer.json; export a run that trained on "
+            "byte or on a tokenizer file"
+        )
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": longest,
+        "clean_up_tokenization_spaces": False,
+        **special,
+    }
+    (folder / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    """The tokenizer of 256 bytes: id b is byte b, for every text.
+
+    It is a byte-pair encoding without merges over the byte-level alphabet, which spells byte b as one
+    printable character.
+    """
+    vocab = {character: byte for byte, character in enumerate(byte_characters())}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def byte_characters() -> list[str]:
+    """The character of each byte in the byte-level alphabet of GPT-2.
+
+    Printable Latin-1 characters stand for their own byte; the others get the characters from 256 on, in
+    order.
+    """
+    kept = {byte for each in KEPT_AS_THEY_ARE for byte in each}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in kept else next(others)) for byte in range(256)]
+
+
+def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy that adds no special token, which is how a run encodes."""
+    record = json.loads(backend.to_str())
+    if backend.num_special_tokens_to_add(False):
+        record["post_processor"] = None
+    return tokenizers.Tokenizer.from_str(json.dumps(record))
+
+
+def _special_tokens(tokenizer: HFTokenizer) -> dict[str, Any]:
+    ids = {"eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
+    return {name: tokenizer.backend.id_to_token(each) for name, each in ids.items() if each is not None}
