@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from dew.data.text import Tokenizer, load_tokenizer
 from dew.inference.text.processor import RunProcessor
 from dew.objectives.base import Variables, thaw
-from dew.objectives.lm import LMObjective, LMRunConfig
+from dew.objectives.lm import LMObjective
+from dew.objectives.lm.config import PolicyConfig
 from dew.sampling.text import Sampling
 from dew.training.runs import Run, load_run
 
@@ -51,7 +52,10 @@ def open_run(
     dtype: str | None,
     param_dtype: str | None,
 ) -> OpenedRun:
-    """Read a language-model run; the arguments are those of `TextGeneration.from_run`.
+    """Read a run that trained a language model, on whatever signal.
+
+    The arguments are those of `TextGeneration.from_run`. An average that is a frozen reference is no policy:
+    the live weights are read in its place.
 
     Raises:
         ValueError: the run trained something else, its checkpoint is not what `run.json` describes, or its
@@ -60,18 +64,18 @@ def open_run(
     """
     run = load_run(directory)
     config = run.config
-    if not isinstance(config, LMRunConfig):
+    objective = run.objective() if isinstance(config, PolicyConfig) else None
+    if not isinstance(config, PolicyConfig) or not isinstance(objective, LMObjective):
         raise ValueError(
-            f"{run.directory} trained objective={config.objective!r}, which is no language model; "
+            f"{run.directory} trained objective={run.config.objective!r}, which is no language model; "
             "open it with dew.pipeline"
         )
     tokenizer = load_tokenizer(config.tokenizer)
     _check_tokenizer(tokenizer, run, step)
-    objective = run.objective()
-    assert isinstance(objective, LMObjective)
+    averaged = objective.ema is not None and not objective.ema_is_reference
     variables = run.restore(
         step,
-        ema=ema and config.ema_decay is not None,
+        ema=ema and averaged,
         dtype=named_dtype("param_dtype", param_dtype),
         mesh=_mesh(mesh),
         layout=layout,
@@ -86,7 +90,7 @@ def open_run(
         variables=thaw(variables),
         processor=RunProcessor(tokenizer),
         sampling=config.sampling,
-        max_new_tokens=config.sample_tokens or None,
+        max_new_tokens=config.preview_tokens,
     )
 
 

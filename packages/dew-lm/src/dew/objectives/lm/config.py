@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
@@ -32,6 +32,30 @@ UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "block_canvas_size": ((None,), "unset it: there is no block_diffusion yet"),
 }
 """Field -> the values that work, and what to do instead of the others."""
+
+
+@runtime_checkable
+class PolicyConfig(Protocol):
+    """What a run's configuration says about generating text with the model it trained.
+
+    A configuration with these members whose objective is an `LMObjective` can be opened as text generation,
+    whatever the objective learned from.
+    """
+
+    @property
+    def tokenizer(self) -> str:
+        """`byte`, or a tokenizer file or folder."""
+        ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """The policy that generation from the run starts with."""
+        ...
+
+    @property
+    def preview_tokens(self) -> int | None:
+        """How long the run's own continuations are, or None where it shows none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -128,6 +152,11 @@ class LMRunConfig(RunConfig):
             sample_prompt="def ",
             sample_tokens=240,
         )
+
+    @property
+    def preview_tokens(self) -> int | None:
+        """`sample_tokens`, or None where the run shows no text."""
+        return self.sample_tokens or None
 
     def build(self, *, variables: Variables | None = None) -> LMObjective:
         """The objective this configuration describes.

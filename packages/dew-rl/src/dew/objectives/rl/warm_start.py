@@ -52,7 +52,12 @@ class WarmStart:
         return self.steps * self.batch_size
 
     def variables(
-        self, model: Decoder, rows: Int[np.ndarray, "N S1"], trainer: TrainerConfig, *, pad_id: int | None = None
+        self,
+        model: Decoder,
+        rows: Int[np.ndarray, "N S1"],
+        trainer: TrainerConfig,
+        *,
+        pad_id: int | None = None,
     ) -> Variables:
         """The model after `steps` updates on `rows`, on the host.
 
@@ -73,7 +78,9 @@ class WarmStart:
         from dew.training.distributed import to_host
 
         if self.steps < 1 or len(rows) < self.rows:
-            raise ValueError(f"warm_start.steps={self.steps} of {self.batch_size} rows, and {len(rows)} are given")
+            raise ValueError(
+                f"warm_start.steps={self.steps} of {self.batch_size} rows, and {len(rows)} are given"
+            )
         objective = LMObjective(model, rows.shape[1] - 1, ema_decay=None, pad_id=pad_id, token_accuracy=False)
         rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
