@@ -43,7 +43,7 @@ def group_advantages(
         rewards: NaN abstains.
         ddof: the standard deviation divides by the count less this.
         epsilon: added to the standard deviation.
-        no_spread: whether a group of equal rewards keeps its mass in the loss, with advantage 0.
+        no_spread: whether a group of equal rewards, or of one, keeps its mass in the loss with advantage 0.
 
     Raises:
         ValueError: rewards that are not [G, N], `ddof` not 0 or 1, or an unknown `no_spread`.
@@ -115,7 +115,7 @@ def _assembled(rewards: jax.Array, values: jax.Array, no_spread: NoSpread) -> Ad
     singleton = jnp.sum(scored, -1) < 2
     # Compared before any subtraction: the mean of equal numbers need not be that number in float32.
     flat = equal_rewards(rewards)
-    dropped = flat & ~singleton if no_spread == "drop" else jnp.zeros_like(flat)
+    dropped = flat if no_spread == "drop" else jnp.zeros_like(flat)
     return Advantages(
         values=jnp.where(flat[:, None], 0, values).astype(jnp.float32),
         counted=scored & ~dropped[:, None],

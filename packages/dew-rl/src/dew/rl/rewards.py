@@ -51,7 +51,7 @@ def gdpo_advantages(
     scored = jnp.isfinite(rewards).any(0)
     flat = jnp.all(jnp.stack([equal_rewards(row) for row in rewards]), 0)
     singleton = jnp.sum(scored, -1) < 2
-    dropped = flat & ~singleton if no_spread == "drop" else jnp.zeros_like(flat)
+    dropped = flat if no_spread == "drop" else jnp.zeros_like(flat)
     scaled = _row_scaled(jnp.where(scored, summed, jnp.nan), ddof, epsilon)
     return Advantages(
         values=jnp.where(flat[:, None], 0, scaled),
