@@ -159,6 +159,29 @@ class TextGeneration:
             raise ValueError("the task has no processor to write text with; read generation.responses()")
         return replace(generation, processor=self.processor).text
 
+    def budget(self, asked: int | None, width: int) -> int:
+        """The tokens to draw at most: those asked for, or the task's own limit.
+
+        Args:
+            asked: `max_new_tokens` of the call.
+            width: slots of the padded prompt, which `max_length` counts too.
+
+        Raises:
+            ValueError: no limit anywhere, or a `max_length` that leaves no token.
+        """
+        if asked is not None:
+            return asked
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        if self.max_length is None:
+            raise ValueError("neither the call nor the task sets max_new_tokens; give one")
+        if self.max_length <= width:
+            raise ValueError(
+                f"max_length={self.max_length} leaves no token after a prompt of {width} slots; "
+                "give max_new_tokens or a shorter prompt"
+            )
+        return self.max_length - width
+
     @classmethod
     def from_run(
         cls,
@@ -213,21 +236,7 @@ class TextGeneration:
             "stopping": self.stopping if given["stopping"] is None else given["stopping"],
             "strategy": given["strategy"] or self.strategy,
         }
-        return inputs, self._budget(max_new_tokens, inputs.tokens.shape[-1]), controls
-
-    def _budget(self, asked: int | None, width: int) -> int:
-        if asked is not None:
-            return asked
-        if self.max_new_tokens is not None:
-            return self.max_new_tokens
-        if self.max_length is None:
-            raise ValueError("neither the call nor the task sets max_new_tokens; give one")
-        if self.max_length <= width:
-            raise ValueError(
-                f"max_length={self.max_length} leaves no token after a prompt of {width} slots; "
-                "give max_new_tokens or a shorter prompt"
-            )
-        return self.max_length - width
+        return inputs, self.budget(max_new_tokens, inputs.tokens.shape[-1]), controls
 
     def _pieces(self, decoding: Decoding, processor: Processor) -> Iterator[str]:
         progress = decoding.advance(decoding.begin(), CHUNK - 1)

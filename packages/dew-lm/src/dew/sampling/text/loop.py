@@ -39,7 +39,7 @@ class Carry:
         behavior_log_probs: `[B, N]`.
         raw_log_probs: `[B, N]`.
         fault: `[B]`, SOUND or what made the row's distribution undefined.
-        drawn: how many steps ran.
+        drawn: how many steps ran: one number, or `[B]` where each row is at a step of its own.
     """
 
     state: StepState
@@ -208,10 +208,15 @@ def pick(log_probs: jax.Array, chosen: jax.Array) -> jax.Array:
 
 
 def read(buffer: jax.Array, column: jax.Array) -> jax.Array:
-    """`[B]`, one column of `buffer` `[B, S]`."""
+    """`[B]`, one column of `buffer` `[B, S]`, or of each row its own where `column` is `[B]`."""
+    if column.ndim:
+        return jnp.take_along_axis(buffer, column[:, None], axis=1)[:, 0]
     return jax.lax.dynamic_index_in_dim(buffer, column, axis=1, keepdims=False)
 
 
 def write(buffer: jax.Array, column: jax.Array, values: jax.Array) -> jax.Array:
-    """`buffer` `[B, S]` with `values` `[B]` in one column."""
-    return jax.lax.dynamic_update_slice_in_dim(buffer, values[:, None].astype(buffer.dtype), column, axis=1)
+    """`buffer` `[B, S]` with `values` `[B]` in one column, or in each row's own where `column` is `[B]`."""
+    values = values.astype(buffer.dtype)
+    if column.ndim:
+        return buffer.at[jnp.arange(buffer.shape[0]), column].set(values, mode="drop")
+    return jax.lax.dynamic_update_slice_in_dim(buffer, values[:, None], column, axis=1)

@@ -144,7 +144,7 @@ class Decoding:
             raise ValueError(f"strategy={strategy!r} is not supported; leave it out or pass Sample()")
         if isinstance(max_new_tokens, bool) or max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={max_new_tokens} must be a positive integer")
-        _check_model(model, sampling)
+        check_model(model, sampling)
         prompts = read_prompts(inputs, model, max_new_tokens)
         keys = row_keys(key, seed, prompts.rows)
         width = prompts.packed.shape[1]
@@ -290,7 +290,12 @@ def refuse_undefined(carry: loop.Carry) -> None:
     )
 
 
-def _check_model(model: Any, sampling: Sampling) -> None:
+def check_model(model: Any, sampling: Sampling) -> None:
+    """Refuse a model that does not draw left to right, or an end token it does not have.
+
+    Raises:
+        ValueError: naming the field.
+    """
     if not getattr(model, "causal", True):
         raise ValueError(
             "the model declares causal=False; generate draws left to right and needs a causal one"
