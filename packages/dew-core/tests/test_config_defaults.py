@@ -90,9 +90,8 @@ def test_wandb_needs_a_project_and_reports_online():
         Wandb("")
 
 
-def test_default_dataset_of_another_package_is_named_with_that_package():
-    with pytest.raises(ValueError, match="dew-diffusion"):
-        RunConfig()
+def test_default_dataset_is_the_flowers():
+    assert type(RunConfig().data).__name__ == "OxfordFlowers"
 
 
 def test_every_annotation_resolves_at_run_time():

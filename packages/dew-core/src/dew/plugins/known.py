@@ -21,7 +21,6 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("model", "simple_dit"): "dew-diffusion",
     ("dataset", "text"): "dew-lm",
     ("dataset", "token_windows"): "dew-lm",
-    ("dataset", "oxford_flowers102"): "dew-diffusion",
     ("metric", "perplexity"): "dew-lm",
     ("metric", "fid"): "dew-diffusion",
     ("metric", "clip_score"): "dew-diffusion",
