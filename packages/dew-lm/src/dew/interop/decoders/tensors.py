@@ -38,17 +38,25 @@ def published(model: CausalTransformer, variables: Mapping[str, Any], layout: La
     """The tensors of `variables` under their published names, each fetched when it is written.
 
     Raises:
-        ValueError: a leaf that the layout has no name for.
+        ValueError: variables that are not the model's: a leaf too many, one missing, or one of another shape.
     """
     leaves = _leaves(variables)
-    tensors = [_tensor(name, path, leaves[path]) for name, path in _names(model, layout) if path in leaves]
-    unnamed = leaves.keys() - {path for _, path in _names(model, layout)}
-    if unnamed:
-        raise ValueError(
-            f"{layout.fields['architectures'][0]} has no tensor for {', '.join(sorted(unnamed))}; "
-            "export the variables of the model alone"
-        )
-    return tensors
+    _require_the_models_own(model, leaves)
+    return [_tensor(name, path, leaves[path]) for name, path in _names(model, layout) if path in leaves]
+
+
+def _require_the_models_own(model: CausalTransformer, leaves: Mapping[str, jax.Array]) -> None:
+    token = jax.ShapeDtypeStruct((1, 1), "int32")
+    own = _leaves(jax.eval_shape(lambda ids: model.init(jax.random.key(0), ids), token))
+    for path in sorted(own.keys() | leaves.keys()):
+        if path not in leaves:
+            raise ValueError(f"variables lack {path}; give the complete tree of the model")
+        if path not in own:
+            raise ValueError(f"variables hold {path}, which the model lacks; give the model's own alone")
+        if own[path].shape != leaves[path].shape:
+            raise ValueError(
+                f"variables hold {path} of shape {leaves[path].shape}, and the model has {own[path].shape}"
+            )
 
 
 def _names(model: CausalTransformer, layout: Layout) -> Iterator[tuple[str, str]]:
