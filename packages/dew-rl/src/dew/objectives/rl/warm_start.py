@@ -1,19 +1,22 @@
 """A short supervised start: steps of next-token training before a run, which teach a form and no answer.
 
-The start is a part of the run: its settings stand in `run.json`, its draws follow from the run's seed, and a run
-that has a checkpoint does not repeat it.
+The start is a part of the run: its settings stand in `run.json`, its draws follow from the run's seed, and a
+run that has a checkpoint does not repeat it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dew.data.config import IN_PROCESS
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Int
 
     from dew.config import RunConfig, TrainerConfig
+    from dew.data.dataset import Dataset
     from dew.objectives.base import Variables
     from dew.objectives.lm.decoder import Decoder
 
@@ -51,21 +54,13 @@ class WarmStart:
         """How many rows the start reads, each once."""
         return self.steps * self.batch_size
 
-    def variables(
-        self,
-        model: Decoder,
-        rows: Int[np.ndarray, "N S1"],
-        trainer: TrainerConfig,
-        *,
-        pad_id: int | None = None,
-    ) -> Variables:
+    def variables(self, model: Decoder, rows: Sequence[Sequence[int]], trainer: TrainerConfig) -> Variables:
         """The model after `steps` updates on `rows`, on the host.
 
         Args:
             model: what the run trains.
-            rows: ids, at least `self.rows` of them, read in their order.
+            rows: the ids of each example, of any length; at least `self.rows` of them, read in their order.
             trainer: the run's seed and placement.
-            pad_id: targets of this id do not count.
 
         Raises:
             ValueError: too few rows, no step, or a mesh that `batch_size` rows do not fit.
@@ -79,9 +74,10 @@ class WarmStart:
 
         if self.steps < 1 or len(rows) < self.rows:
             raise ValueError(
-                f"warm_start.steps={self.steps} of {self.batch_size} rows, and {len(rows)} are given"
+                f"warm_start.steps={self.steps} of {self.batch_size} rows read {self.rows} examples, and "
+                f"{len(rows)} are given; give as many"
             )
-        objective = LMObjective(model, rows.shape[1] - 1, ema_decay=None, pad_id=pad_id, token_accuracy=False)
+        objective = LMObjective(model, max(map(len, rows)) - 1, ema_decay=None, token_accuracy=False)
         rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
         key = jax.random.fold_in(jax.random.key(trainer.seed), STREAM)
@@ -100,12 +96,20 @@ def has_begun(config: RunConfig, name: str) -> bool:
     return Checkpoints(f"{directory}/checkpoints", keep=config.trainer.keep).latest is not None
 
 
-def _in_order(rows: Any, batch: int) -> Any:
+def _in_order(rows: Sequence[Sequence[int]], batch: int) -> Dataset:
+    """`rows` filled to one length. Every filling id is a document of its own, so none is a counted target."""
     import grain
+    import numpy as np
 
-    from dew.data import Dataset
-    from dew.data.config import IN_PROCESS
-    from dew.objectives.lm import TEXT_KEY
+    from dew.data.dataset import Dataset
+    from dew.objectives.lm.batch import SEGMENTS_KEY, TEXT_KEY
 
-    records = [{TEXT_KEY: row} for row in rows]
-    return Dataset.from_grain(grain.MapDataset.source(records), batch=batch, loading=IN_PROCESS)
+    width = max(map(len, rows))
+    slots = np.arange(width)
+
+    def record(row: Sequence[int]) -> dict[str, np.ndarray]:
+        ids = np.asarray([*row, *[0] * (width - len(row))], np.int32)
+        return {TEXT_KEY: ids, SEGMENTS_KEY: np.where(slots < len(row), 0, slots).astype(np.int32)}
+
+    source = grain.MapDataset.source([record(row) for row in rows])
+    return Dataset.from_grain(source, batch=batch, loading=IN_PROCESS)
