@@ -49,8 +49,8 @@ SHOWN = 10
 class GRPOObjective(LMObjective):
     """Move a decoder towards the responses that a reward prefers within each group.
 
-    The reference is the frozen copy in the average's place; the policy that is evaluated and published is the live
-    one. The forward pass draws nothing: a ratio compares two policies, not two dropout masks.
+    The reference is the frozen copy in the average's place; the policy that is evaluated and published is the
+    live one. The forward pass draws nothing: a ratio compares two policies, not two dropout masks.
 
     Args:
         model: the policy, a Linen module as `dew.objectives.lm.decoder.Decoder` describes it.
@@ -62,8 +62,8 @@ class GRPOObjective(LMObjective):
         trainable: the parameters the optimizer moves, by path.
 
     Raises:
-        ValueError: a model that is not causal or too short, or filters whose kept ids a reading as sampled would
-            need.
+        ValueError: a model that is not causal or too short, or filters whose kept ids a reading as sampled
+            would need.
     """
 
     artifact = RewardedTexts
@@ -200,8 +200,8 @@ class GRPOObjective(LMObjective):
             return batch[REFERENCE_KEY]
         if step.ema is None:
             raise ValueError(
-                f"kl_weight={self.settings.kl_weight} needs a reference: train through the Trainer, which keeps "
-                f"one, give {REFERENCE_KEY!r} in the batch, or set kl_weight to None"
+                f"kl_weight={self.settings.kl_weight} needs a reference: train through the Trainer, which "
+                f"keeps one, give {REFERENCE_KEY!r} in the batch, or set kl_weight to None"
             )
         return jax.lax.stop_gradient(-self.token_scores(step.ema, batch[TEXT_KEY]).losses)
 
@@ -249,8 +249,8 @@ def _check_reading(settings: PolicyLoss, responder: Responder) -> None:
         return
     if sampling.top_k is not None or sampling.top_p < 1 or sampling.min_p > 0:
         raise ValueError(
-            "reading='sampled' under top_k, top_p or min_p needs the ids each draw kept, which are not recorded in "
-            "this version; draw without filters, or use reading='raw'"
+            "reading='sampled' under top_k, top_p or min_p needs the ids each draw kept, which are not "
+            "recorded in this version; draw without filters, or use reading='raw'"
         )
     if sampling.temperature == 0:
         raise ValueError("temperature=0 draws one response only, with no likelihood to compare; raise it")

@@ -42,7 +42,7 @@ class GRPORunConfig(RunConfig):
         max_new_tokens: the budget of a response.
         group_size: responses of a prompt, which are set against each other.
         advantages: how: by the group's mean and deviation, its mean, or the mean of the others.
-        no_spread: whether a group of equal rewards stays in the loss, where it pulls on nothing but the divergence.
+        no_spread: whether a group of equal rewards stays in the loss, where it acts on the divergence alone.
         loss: the policy's loss.
         warm_start: supervised steps before the run, on answers of the right form and random content.
         inner_steps: optimizer steps on one rollout. Not supported yet.
@@ -77,7 +77,7 @@ class GRPORunConfig(RunConfig):
 
     @classmethod
     def preset(cls) -> Self:
-        """A byte-level policy of two layers learns the last digit of a sum of two digits from a checker alone."""
+        """A byte-level policy of two layers learns the last digit of a sum from a checker alone."""
         sizes = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
         return cls(
             model=ModelConfig("causal_transformer", config=sizes, dtype="float32"),
@@ -177,7 +177,7 @@ class GRPORunConfig(RunConfig):
         longest = sizes.setdefault("max_seq_len", needed)
         if isinstance(longest, int) and longest < needed:
             raise ValueError(
-                f"model.config max_seq_len={longest} is shorter than the {needed} ids of the longest prompt and "
-                f"max_new_tokens={self.max_new_tokens}; raise the one or lower the other"
+                f"model.config max_seq_len={longest} is shorter than the {needed} ids of the longest prompt "
+                f"and max_new_tokens={self.max_new_tokens}; raise the one or lower the other"
             )
         return dataclasses.replace(self, model=dataclasses.replace(self.model, config=sizes))

@@ -29,9 +29,10 @@ def train(config: GRPORunConfig) -> TrainState:
     tokenizer = load_tokenizer(config.tokenizer)
     config = config.resolved(tokenizer)
     name = config.run_name("grpo")
+    dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
+    config.build()  # what does not fit is refused before the warm start
     start = None if has_begun(config, name) else started(config, tokenizer)
     objective = config.build(variables=start)
-    dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
     rollout = config.rollout(objective)
     return config.train(objective, dataset, name=name, metrics=(MeanReward(),), rollout=rollout)
 

@@ -1,7 +1,7 @@
 """Prompts and drawn responses as packed rows of one width.
 
-Dimensions: R rows, P prompt slots, N response slots, S = P + N - 1 targets. A packed row holds the prompt's real
-ids, then the response, then filling, so position 0 is the first real id whatever padding the prompts had.
+Dimensions: R rows, P prompt slots, N response slots, S = P + N - 1 targets. A packed row holds the prompt's
+real ids, then the response, then filling, so position 0 is the first real id whatever padding the prompts had.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def pack_rows(
 ) -> Packed:
     """Pack each row's real prompt ids and the first `lengths` ids of its response.
 
-    The mask follows from the lengths alone: an end token that was drawn is a target, also where filling has its id.
+    The mask follows from the lengths alone: an end token that was drawn is a target, also where filling has
+    its id.
     """
     rows, width = prompts.shape
     budget = responses.shape[1]

@@ -12,8 +12,8 @@ from dew.rl.names import AggregationName, KLName, RatioName
 class PolicyLoss:
     """How advantages become a loss.
 
-    With r the ratio of the policy to the one that began the update, A the advantage, d the estimated divergence
-    from the reference and w a correction weight, a token's loss is `w clipped(r, A) + kl_weight d`.
+    With r the ratio of the policy to the one that began the update, A the advantage, d the estimated
+    divergence from the reference and w a correction weight, a token's loss is `w clipped(r, A) + kl_weight d`.
 
     Attributes:
         ratio: one ratio for each token, or one for each response.
@@ -23,7 +23,8 @@ class PolicyLoss:
         aggregation: how token losses become one number.
         kl: estimator of the divergence.
         kl_weight: of the divergence; 0 only reports it, unset keeps no reference.
-        reading: `raw` compares the model's own likelihoods; `sampled` divides the logits by the temperature that drew.
+        reading: `raw` compares the model's own likelihoods; `sampled` divides the logits by the temperature
+            that drew.
         on_policy: the responses come from the parameters under update, so r is exactly 1; off takes the
             recorded likelihoods as the policy that began the update.
         correction: greatest weight w of a token, old / behavior; unset weighs nothing.

@@ -1,4 +1,4 @@
-"""What a response is worth: the reward's contract, and a pass of one over texts. Importing it imports no JAX."""
+"""What a response is worth: the reward's contract, and a pass of one over texts. It imports no JAX."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`SampledRollout`: the policy answers each prompt several times, and each answer is set against the others.
 
-Dimensions: B prompts, n responses of each, R = B * n rows, the responses of a prompt together, S targets a row.
+Dimensions: B prompts, n responses of each, R = B * n rows, the responses of a prompt together, S targets a
+row.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ type Estimator = Callable[[Float[Array, "B n"]], Advantages]
 class SampledRollout:
     """A `dew.training.trainer.Rollout`: from prompts to the packed rows that `GRPOObjective` trains on.
 
-    Every response is drawn from the live variables of the call. Row i draws with `fold_in(step.key, i)`, and its
-    responses after the first with their number folded into that, so a response depends on its prompt, its place
-    and the weights alone, and a resumed run draws what the uninterrupted one draws.
+    Every response is drawn from the live variables of the call. Row i draws with `fold_in(step.key, i)`, and
+    its responses after the first with their number folded into that, so a response depends on its prompt, its
+    place and the weights alone, and a resumed run draws what the uninterrupted one draws.
 
     Attributes:
         responder: draws and judges.

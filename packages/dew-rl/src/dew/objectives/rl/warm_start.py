@@ -14,6 +14,7 @@ from dew.data.config import IN_PROCESS
 
 if TYPE_CHECKING:
     import numpy as np
+    from jaxtyping import Int
 
     from dew.config import RunConfig, TrainerConfig
     from dew.data.dataset import Dataset
@@ -54,13 +55,21 @@ class WarmStart:
         """How many rows the start reads, each once."""
         return self.steps * self.batch_size
 
-    def variables(self, model: Decoder, rows: Sequence[Sequence[int]], trainer: TrainerConfig) -> Variables:
+    def variables(
+        self,
+        model: Decoder,
+        rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"],
+        trainer: TrainerConfig,
+        *,
+        pad_id: int | None = None,
+    ) -> Variables:
         """The model after `steps` updates on `rows`, on the host.
 
         Args:
             model: what the run trains.
             rows: the ids of each example, of any length; at least `self.rows` of them, read in their order.
             trainer: the run's seed and placement.
+            pad_id: targets of this id do not count; None where rows of any length are given as they are.
 
         Raises:
             ValueError: too few rows, no step, or a mesh that `batch_size` rows do not fit.
@@ -77,7 +86,9 @@ class WarmStart:
                 f"warm_start.steps={self.steps} of {self.batch_size} rows read {self.rows} examples, and "
                 f"{len(rows)} are given; give as many"
             )
-        objective = LMObjective(model, max(map(len, rows)) - 1, ema_decay=None, token_accuracy=False)
+        objective = LMObjective(
+            model, max(map(len, rows)) - 1, ema_decay=None, pad_id=pad_id, token_accuracy=False
+        )
         rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
         key = jax.random.fold_in(jax.random.key(trainer.seed), STREAM)
@@ -96,7 +107,7 @@ def has_begun(config: RunConfig, name: str) -> bool:
     return Checkpoints(f"{directory}/checkpoints", keep=config.trainer.keep).latest is not None
 
 
-def _in_order(rows: Sequence[Sequence[int]], batch: int) -> Dataset:
+def _in_order(rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"], batch: int) -> Dataset:
     """`rows` filled to one length. Every filling id is a document of its own, so none is a counted target."""
     import grain
     import numpy as np
@@ -107,7 +118,7 @@ def _in_order(rows: Sequence[Sequence[int]], batch: int) -> Dataset:
     width = max(map(len, rows))
     slots = np.arange(width)
 
-    def record(row: Sequence[int]) -> dict[str, np.ndarray]:
+    def record(row: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         ids = np.asarray([*row, *[0] * (width - len(row))], np.int32)
         return {TEXT_KEY: ids, SEGMENTS_KEY: np.where(slots < len(row), 0, slots).astype(np.int32)}
 
