@@ -6,6 +6,8 @@ Sigmoid is DPO (arXiv 2305.18290, eq. 7), hinge SLiC (arXiv 2305.10425) in that 
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -73,8 +75,7 @@ def preference_losses(
         >>> preference_losses(row(2.0, 4.0), row(-1.0, 2.0), loss="ipo").tolist()
         [16.0]
     """
-    if not beta > 0:
-        raise ValueError(f"beta={beta} must be positive")
+    check_law(loss, beta)
     margins = beta * (chosen.total - rejected.total)
     match loss:
         case "sigmoid":
@@ -83,5 +84,15 @@ def preference_losses(
             return jnp.where(margins < 1, 1 - margins, 0)
         case "ipo":
             return jnp.square(chosen.average - rejected.average - 1 / (2 * beta))
-        case _:
-            raise ValueError(f"loss={loss!r} must be sigmoid, hinge or ipo")
+
+
+def check_law(loss: str, beta: float) -> None:
+    """Refuse what `preference_losses` does not compute.
+
+    Raises:
+        ValueError: an unknown loss, or a beta that is not positive and finite.
+    """
+    if loss not in PreferenceName.__args__:
+        raise ValueError(f"loss={loss!r} must be one of {', '.join(PreferenceName.__args__)}")
+    if not 0 < beta < math.inf:
+        raise ValueError(f"beta={beta} must be positive and finite")
