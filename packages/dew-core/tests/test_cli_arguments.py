@@ -22,6 +22,7 @@ DEW_CONTRACT = 1
 def dew_components():
     yield Component("dataset", "toy_lines", "toy_parts:Lines", "Lines of a file.")
     yield Component("dataset", "toy_folder", "toy_parts:Folder", "A folder.")
+    yield Component("dataset", "toy_apart", "toy_parts:Apart", "Of another base.")
     yield Component("dataset", "toy_broken", "toy_nowhere:Broken", "Cannot be imported.")
     yield Component("recipe", "toy", "toy_parts:train", "Train a toy.", config="toy_parts:ToyConfig")
     yield Component("objective", "toy", "toy_parts:train", "A toy.", config="toy_parts:ToyConfig")
@@ -48,7 +49,17 @@ class Lines(Spec):
 @dataclass(frozen=True, kw_only=True)
 class Folder(Spec):
     """A folder."""
+    chosen_by = ("folder",)
     folder: str
+
+@dataclass(frozen=True, kw_only=True)
+class Apart(DatasetSpec):
+    """Of another base."""
+    chosen_by = ("place",)
+    place: str
+
+    def load(self, *, batch, tokenize=None):
+        raise NotImplementedError
 
 @dataclass(frozen=True)
 class ToyConfig(RunConfig):
@@ -116,6 +127,17 @@ def test_another_dataset_brings_its_own_options(config_class: type):
     config = read(config_class, "--data.folder F data:toy-folder --trainer.steps 9")
     assert type(config.data).__name__ == "Folder" and config.data.folder == "F"
     assert config.trainer.steps == 9
+
+
+def test_option_that_chooses_a_dataset_puts_it_in_the_place_of_its_like(config_class: type):
+    assert read(config_class, "--data.folder F").data.folder == "F"
+    assert read(config_class, "--data.path F").data.path == "F"
+
+
+def test_option_of_a_dataset_of_another_base_chooses_nothing(config_class: type, capsys: Any):
+    with pytest.raises(SystemExit, match="2"):
+        read(config_class, "--data.place F")
+    assert "--data.place" in capsys.readouterr().err
 
 
 def test_missing_required_option_of_a_choice_ends_with_status_2(config_class: type, capsys: Any):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dew.plugins import Component, Run
+from dew.plugins.known import SHIPPED_BY
 from dew.registry import Registry, UnknownComponent, name_of, registry_of, schedules
 from dew.registry.build import FieldError, construct
 
@@ -45,9 +46,10 @@ def test_wrong_name_offers_the_close_one():
         schedules["cosin"]
 
 
-def test_name_of_a_missing_package_names_it():
-    with pytest.raises(UnknownComponent, match="it ships in dew-diffusion; pip install dew-diffusion"):
-        registry_of("model").get("simple_dit")
+def test_name_of_a_missing_package_names_it(monkeypatch):
+    monkeypatch.setitem(SHIPPED_BY, ("model", "elsewhere"), "dew-elsewhere")
+    with pytest.raises(UnknownComponent, match="it ships in dew-elsewhere; pip install dew-elsewhere"):
+        registry_of("model").get("elsewhere")
 
 
 def test_name_far_from_all_lists_what_is_installed():

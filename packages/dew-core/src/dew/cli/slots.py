@@ -1,7 +1,8 @@
 """Places of a configuration where one of several records can stand: a dataset, a schedule, an optional part.
 
 A choice is written `path:name` (`data:text`, `optim.schedule:cosine`, `trainer.wandb:none`), before or after
-the options it brings. An option below a slot that is empty fills it where only one record has that option.
+the options it brings. An option below a slot that is empty fills it where only one record has that option; an
+option that the record in a slot lacks can choose another one of the same kind.
 """
 
 from __future__ import annotations
@@ -160,10 +161,8 @@ def choose(found: list[Slot], words: list[str]) -> tuple[dict[str, type | None],
         else:
             chosen[slot.path] = arm(slot, name)
     for slot in found:
-        if slot.default is None and slot.path not in chosen:
-            chosen[slot.path] = implied(slot, rest)
-    for slot in found:
-        chosen.setdefault(slot.path, type(slot.default))
+        if slot.path not in chosen:
+            chosen[slot.path] = implied(slot, rest) if slot.default is None else sibling(slot, rest)
     return chosen, rest
 
 
@@ -188,12 +187,7 @@ def refuse_near_miss(path: str, before: list[str], by_path: Mapping[str, Slot]) 
 
 def implied(slot: Slot, words: list[str]) -> type | None:
     """The record an empty slot gets because an option of it is given."""
-    start = f"--{spelled(slot.path)}."
-    names = {
-        spelled(word.partition("=")[0])[len(start) :].partition(".")[0]
-        for word in words
-        if under(word, start)
-    }
+    names = options(slot, words)
     if not names:
         return None
     fitting = {
@@ -205,8 +199,34 @@ def implied(slot: Slot, words: list[str]) -> type | None:
         return next(iter(fitting.values()))
     several = ", ".join(f"{slot.path}:{name}" for name in sorted(fitting or slot.arms) if name != NONE)
     raise UserError(
-        f"{start}{sorted(names)[0]} needs to know what it belongs to; write one of {several} before it"
+        f"--{spelled(slot.path)}.{sorted(names)[0]} needs to know what it belongs to; write one of "
+        f"{several} before it"
     )
+
+
+def sibling(slot: Slot, words: list[str]) -> type:
+    """The slot's own record, or one of the same base class that an option given here chooses.
+
+    A record names such options in `chosen_by`: `--data.path` over a set of images that has no path means a
+    folder of images.
+    """
+    own = type(slot.default)
+    lacking = options(slot, words) - {spelled(field.name) for field in dataclasses.fields(own)}
+    for record in slot.arms.values():
+        chosen_by = {spelled(name) for name in getattr(record, "chosen_by", ())}
+        if record is not None and record.__bases__ == own.__bases__ and lacking & chosen_by:
+            return record
+    return own
+
+
+def options(slot: Slot, words: list[str]) -> set[str]:
+    """The fields of the record in `slot` that `words` give a value."""
+    start = f"--{spelled(slot.path)}."
+    return {
+        spelled(word.partition("=")[0])[len(start) :].partition(".")[0]
+        for word in words
+        if under(word, start)
+    }
 
 
 def under(word: str, start: str) -> bool:
