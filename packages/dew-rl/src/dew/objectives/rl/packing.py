@@ -1,7 +1,7 @@
 """Prompts and drawn responses as packed rows of one width.
 
 Dimensions: R rows, P prompt slots, N response slots, S = P + N - 1 targets. A packed row holds the prompt's
-real ids, then the response, then filling, so position 0 is the first real id whatever padding the prompts had.
+real ids, then the response, then filling: position 0 is the first real id whatever padding the prompts had.
 """
 
 from __future__ import annotations

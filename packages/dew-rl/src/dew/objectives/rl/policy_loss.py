@@ -13,7 +13,8 @@ class PolicyLoss:
     """How advantages become a loss.
 
     With r the ratio of the policy to the one that began the update, A the advantage, d the estimated
-    divergence from the reference and w a correction weight, a token's loss is `w clipped(r, A) + kl_weight d`.
+    divergence from the reference and w a correction weight, a token's loss is
+    `w clipped(r, A) + kl_weight d`.
 
     Attributes:
         ratio: one ratio for each token, or one for each response.
