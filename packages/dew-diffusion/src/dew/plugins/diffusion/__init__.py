@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from dew.plugins import Component, hookimpl
 
 DEW_CONTRACT = 1
+METRICS = {
+    "psnr": ("PSNR", "Peak signal-to-noise ratio in decibels, images beside their references."),
+    "ssim": ("SSIM", "Structural similarity of images and their references."),
+}
 
 
 @hookimpl
 def dew_components() -> Iterator[Component]:
     """The parts of dew-diffusion."""
-    yield from ()
+    for name, (attribute, summary) in METRICS.items():
+        yield Component("metric", name, f"dew.eval.images:{attribute}", summary)
