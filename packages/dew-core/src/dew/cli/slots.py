@@ -210,7 +210,7 @@ def sibling(slot: Slot, words: list[str]) -> type:
     A record names such options in `chosen_by`: `--data.path` over a set of images that has no path means a
     folder of images.
     """
-    own = type(slot.default)
+    own: type[Any] = type(slot.default)
     lacking = options(slot, words) - {spelled(field.name) for field in dataclasses.fields(own)}
     for record in slot.arms.values():
         chosen_by = {spelled(name) for name in getattr(record, "chosen_by", ())}
