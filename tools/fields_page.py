@@ -15,7 +15,6 @@ from typing import Any
 
 from dew import registry
 from dew.config import ModelConfig, OptimConfig, RunConfig, TrainerConfig
-from dew.nn.backbones.causal_transformer import CausalTransformer
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guides" / "fields.md"
 LINEN = ("parent", "name")
@@ -75,11 +74,13 @@ def sections() -> list[tuple[str, str]]:
     for name in registry.recipes.names():
         cls = registry.recipes.config(name)
         parts.append((f"Recipe `{name}`: {cls.__name__}", table(cls, skip=shared)))
-    for kind in (registry.datasets, registry.schedules):
+    for kind in (registry.datasets, registry.schedules, registry.presets, registry.samplers):
         for name in kind.names():
             cls = kind.config(name)
             parts.append((f"{kind.kind.capitalize()} `{name}`: {cls.__name__}", table(cls)))
-    parts.append(("Model `causal_transformer`: CausalTransformer", table(CausalTransformer, skip=LINEN)))
+    for name in registry.models.names():
+        model = registry.models.get(name)
+        parts.append((f"Model `{name}`: {model.__name__}", table(model, skip=LINEN)))
     return parts
 
 
