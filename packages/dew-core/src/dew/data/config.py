@@ -80,8 +80,8 @@ class DatasetSpec(ABC):
 
     component_kind: ClassVar[str] = "dataset"
     chosen_by: ClassVar[tuple[str, ...]] = ()
-    """Fields that, given on the command line, put this dataset in the place of one of the same base class that
-    lacks them."""
+    """Fields that, given on the command line, put this dataset in the place of one of the same base class
+    without them."""
 
     seed: int = 0
     loading: Loading = Loading()

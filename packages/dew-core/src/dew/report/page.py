@@ -12,6 +12,7 @@ from dew.report.curves import curves
 from dew.report.heading import heading
 from dew.report.markup import escape
 from dew.report.previews import previews
+from dew.report.strip import strip
 from dew.report.tables import checkpoints, configuration, environment, moment, processes
 from dew.telemetry.history import RunHistory, read_journal
 
@@ -51,6 +52,7 @@ def render_report(history: RunHistory, *, now: float) -> str:
         [
             heading(history, name, now),
             f'<section id="curves"><h2>Curves</h2>{curves(history)}</section>',
+            strip(history),
             previews(history),
             configuration(history.record),
             environment(history.environment),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from dew.artifacts import Artifacts, ImageGrid, TextSamples
 from dew.telemetry.png import encode_png
+from dew.telemetry.sheets import columns_of, sheet, shown_of
 
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import UInt8
 
-SHOWN = 16
-"""Pictures of one preview."""
+    from dew.artifacts import Array
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Picture:
-    """One image, `pixels[H, W, C]` in bytes."""
+    """Images side by side as one, `pixels[H, W, C]` in bytes.
+
+    Attributes:
+        pixels: the sheet.
+        caption: what its columns, rows or images are.
+        count: how many images it holds.
+    """
 
     pixels: UInt8[np.ndarray, "H W C"]
     caption: str = ""
+    count: int = 1
 
     def save(self, path: Path) -> None:
         """Write it as PNG, whole or not at all."""
@@ -51,14 +58,25 @@ def preview_items(artifacts: Artifacts) -> Iterator[Sample | Picture]:
             for prompt, text in zip(artifact.prompts, artifact.texts, strict=True):
                 yield Sample(prompt, text)
         elif isinstance(artifact, ImageGrid):
-            yield from pictures(artifact)
+            yield picture(artifact)
 
 
-def pictures(grid: ImageGrid) -> Iterator[Picture]:
-    """The first images of a grid as bytes: -1 is black, 1 is white, what lies beyond is clipped."""
+def picture(grid: ImageGrid) -> Picture:
+    """A grid as one sheet, each image above its reference where it has one."""
     import numpy as np
 
-    images = np.asarray(grid.images[:SHOWN], np.float32)
-    scaled = np.clip(np.nan_to_num(images) * 127.5 + 127.5, 0, 255).round().astype(np.uint8)
-    for index, pixels in enumerate(scaled):
-        yield Picture(pixels, grid.captions[index] if index < len(grid.captions) else "")
+    tiles = in_bytes(grid.images)
+    columns, caption = columns_of(len(tiles), grid.captions)
+    if grid.references is not None:
+        tiles = np.concatenate([tiles, in_bytes(grid.references)], axis=1)
+        caption = " · ".join(filter(None, [caption, "each above its reference"]))
+    shown = shown_of(tiles, columns)
+    return Picture(sheet(tiles[:shown], columns), caption, shown)
+
+
+def in_bytes(images: Array) -> UInt8[np.ndarray, "N H W C"]:
+    """Images as bytes: -1 is black, 1 is white, what lies beyond is clipped."""
+    import numpy as np
+
+    values = np.nan_to_num(np.asarray(images, np.float32))
+    return np.clip(values * 127.5 + 127.5, 0, 255).round().astype(np.uint8)

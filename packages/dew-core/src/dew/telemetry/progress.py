@@ -86,7 +86,7 @@ class ProgressTracker(Tracker):
         for item in [item for item in items if not isinstance(item, Picture)][:SAMPLES]:
             for line in excerpt(item.prompt + item.text, lines=LINES, columns=columns):
                 self._say(f"  | {line}", style="dim")
-        pictures = sum(isinstance(item, Picture) for item in items)
+        pictures = sum(item.count for item in items if isinstance(item, Picture))
         if pictures:
             self._say(f"  {pictures} pictures, shown by dew report", style="dim")
 

@@ -95,7 +95,7 @@ class WandbTracker(Tracker):
         import wandb
 
         items = list(preview_items(artifacts))
-        texts = [[item.prompt, item.text] for item in items if isinstance(item, Sample)]
+        texts: list[Any] = [[item.prompt, item.text] for item in items if isinstance(item, Sample)]
         pictures = "".join(picture(item) for item in items if isinstance(item, Picture))
         shown: dict[str, Any] = {}
         if texts:
