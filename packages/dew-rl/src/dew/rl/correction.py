@@ -95,10 +95,11 @@ def off_policy_rows(
     """The rows to keep: all but bad ones that the policy has already left (DeepSeek-V3.2, arXiv 2512.02556).
 
     A row is dropped when its advantage is negative and the mean of `behavior - current` over its trained
-    tokens exceeds `threshold`.
+    tokens exceeds `threshold`; a token without a behavior adds 0 to it.
     """
     trained = mask.astype(bool)
-    gaps = jnp.where(trained, behavior, 0) - jax.lax.stop_gradient(jnp.where(trained, current, 0))
+    known = trained & ~jnp.isnan(behavior)
+    gaps = jnp.where(known, behavior, 0) - jax.lax.stop_gradient(jnp.where(known, current, 0))
     mean = jnp.sum(gaps, -1) / jnp.maximum(jnp.sum(trained, -1), 1)
     return ~((advantages < 0) & (mean > threshold))
 

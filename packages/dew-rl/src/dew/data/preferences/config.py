@@ -16,11 +16,14 @@ END = "\n"
 
 @dataclass(frozen=True, kw_only=True)
 class SumPairs(DatasetSpec):
-    """Prompts `a+b=` over terms below 100; the right sum is preferred to one with a wrong digit.
+    """Prompts `a+b=` over terms below 100; the right sum is preferred to a wrong one.
+
+    Half of the wrong answers in training differ in one digit, the others are any numbers below 200. In
+    validation all differ in one digit.
 
     Attributes:
         seq_len: predictions a row; a row holds one id more. The longest pair has 10 bytes.
-        rejections: wrong answers to each sum, all different, in training.
+        rejections: wrong answers to each sum, all different, in training; at most 100.
         held_out: part of the sums kept for validation, in both orders of their terms, with one wrong answer
             each.
 
@@ -37,8 +40,8 @@ class SumPairs(DatasetSpec):
         super().__post_init__()
         if self.seq_len < 2:
             raise ValueError(f"data.seq_len={self.seq_len} must be at least 2: a prompt and a response")
-        if self.rejections < 1:
-            raise ValueError(f"data.rejections={self.rejections} must be at least 1")
+        if not 1 <= self.rejections <= 100:
+            raise ValueError(f"data.rejections={self.rejections} must lie between 1 and 100")
         if not 0 <= self.held_out < 1:
             raise ValueError(f"data.held_out={self.held_out} must be at least 0 and below 1")
 

@@ -39,14 +39,18 @@ def split_terms(held_out: float, *, seed: int) -> tuple[list[tuple[int, int]], l
 def sum_pairs(terms: list[tuple[int, int]], *, rejections: int, seed: int) -> Iterator[Pair]:
     """`rejections` comparisons for each pair of terms, each with a different wrong answer.
 
-    A wrong answer has the right one's length and differs in one digit; the digits and places are drawn.
+    The first, third, ... wrong answer has the right one's length and differs in one digit; the others are any
+    numbers below 200. All are drawn.
     """
     for first, second in terms:
-        right = str(first + second)
-        wrong = one_digit_off(right)
+        right = first + second
         draw = random.Random(f"sum pairs {seed} {first} {second}")
-        for answer in draw.sample(wrong, min(rejections, len(wrong))):
-            yield Pair(sum_prompt(first, second), right, answer)
+        near = one_digit_off(right)
+        far = [number for number in range(2 * LIMIT) if number != right and number not in near]
+        near, far = (draw.sample(numbers, len(numbers)) for numbers in (near, far))
+        for index in range(rejections):
+            wrong = far.pop() if index % 2 or not near else near.pop()
+            yield Pair(sum_prompt(first, second), str(right), str(wrong))
 
 
 def sum_prompt(first: int, second: int) -> str:
@@ -54,30 +58,20 @@ def sum_prompt(first: int, second: int) -> str:
     return f"{first}+{second}="
 
 
-def one_digit_off(number: str) -> list[str]:
+def one_digit_off(number: int) -> list[int]:
     """Every other number of the same length that differs from `number` in one digit, in rising order."""
-    found: list[str] = []
-    for place, digit in enumerate(number):
-        for other in "0123456789":
-            leading = place == 0 and other == "0" and len(number) > 1
-            if other != digit and not leading:
-                found.append(number[:place] + other + number[place + 1 :])
-    return sorted(found)
+    text = str(number)
+    found: list[int] = []
+    for place in range(len(text)):
+        least = 1 if place == 0 and len(text) > 1 else 0
+        found += [int(f"{text[:place]}{digit}{text[place + 1 :]}") for digit in range(least, 10)]
+    return sorted(set(found) - {number})
 
 
 def random_answers(terms: list[tuple[int, int]], count: int, *, seed: int) -> list[tuple[str, str]]:
-    """`count` prompts with answers of the right form that say nothing about the sum.
-
-    The answer is drawn evenly from the numbers that are as long as the right one.
-    """
+    """`count` prompts, each with a number below 200 that is drawn apart from it: a form, and no sum."""
     draw = random.Random(f"sum pairs form {seed}")
-    drawn: list[tuple[str, str]] = []
-    for _ in range(count):
-        first, second = draw.choice(terms)
-        length = len(str(first + second))
-        least = 0 if length == 1 else 10 ** (length - 1)
-        drawn.append((sum_prompt(first, second), str(draw.randrange(least, 10**length))))
-    return drawn
+    return [(sum_prompt(*draw.choice(terms)), str(draw.randrange(2 * LIMIT))) for _ in range(count)]
 
 
 def _both_orders(unordered: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -85,20 +85,19 @@ class DPORunConfig(RunConfig):
         return cls(
             model=ModelConfig(
                 "causal_transformer",
-                config={"hidden_size": 96, "num_layers": 3, "num_heads": 4, "max_seq_len": 32},
+                config={"hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_seq_len": 32},
                 dtype="float32",
             ),
             data=SumPairs(),
             optim=OptimConfig(
-                optimizer="adamw",
                 optimizer_opts={"b2": 0.98},
-                learning_rate=2e-3,
+                learning_rate=3e-3,
                 schedule=Cosine(warmup_updates=100, end_factor=0.02),
                 weight_decay=0.01,
                 clip_grads=1.0,
             ),
             trainer=TrainerConfig(
-                batch_size=128, steps=3000, log_every=50, eval_every=500, checkpoint_every=500
+                batch_size=64, steps=3000, log_every=50, eval_every=500, checkpoint_every=500
             ),
             sample_prompts=("12+34=", "58+27=", "40+99=", "86+75="),
             sample_tokens=4,

@@ -1,7 +1,8 @@
 """The fields of a preference batch. Importing it imports no JAX.
 
 Dimensions: P pairs, S targets a row. A row is packed: the prompt's ids, the response's, its end, then
-filling; target s is the id in slot s + 1. Filling stands behind the text, so no counted target's prediction sees it.
+filling; target s is the id in slot s + 1. Filling stands behind the text, so what a counted target is
+predicted from holds none.
 """
 
 from __future__ import annotations
