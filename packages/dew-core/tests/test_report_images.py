@@ -96,7 +96,7 @@ def test_every_step_has_its_sheet_in_order_with_its_scores(tmp_path):
 
 
 def test_a_page_of_a_usual_run_stays_under_a_megabyte(tmp_path):
-    """Sixty previews of noise, which no compression makes smaller: a few steps are left, the ends among them."""
+    """Sixty previews of noise, which nothing makes smaller: a few steps are left, the ends among them."""
     page = journal(tmp_path, [ImageGrid(images=noise(16, 64, seed)) for seed in range(60)])
     assert len(page.encode()) < 1_000_000
     steps = [int(each.replace(",", "")) for each in re.findall(r'class="card"><h3>step ([\d,]*)', page)]
