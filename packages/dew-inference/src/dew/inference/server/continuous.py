@@ -187,7 +187,7 @@ class Server:
         if longest + budget > self.capacity:
             raise ValueError(
                 f"a prompt of {longest} tokens and max_new_tokens={budget} more make {longest + budget}; a "
-                f"row of this server holds capacity={self.capacity}: shorten them, or serve with more capacity"
+                f"row of this server holds capacity={self.capacity}: shorten them or serve with more"
             )
 
     def _iterate(self, steps: np.int32, *, until_one_ends: bool) -> tuple[Ticket, ...]:
