@@ -233,7 +233,7 @@ class JepaObjective(Objective[Mean]):
         return ImageGrid(images=images * pixels, references=images)
 
     def pipeline(self, state: TrainState, *, ema: bool = True) -> ImageEmbedding:
-        """The trained encoder as an embedding task: the target encoder, or the context encoder without ema."""
+        """The trained encoder as a task: the target encoder, or without ema the context encoder."""
         from dew.inference.embeddings import ImageEmbedding
 
         return ImageEmbedding(

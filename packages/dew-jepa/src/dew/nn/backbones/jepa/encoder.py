@@ -28,6 +28,8 @@ class JepaEncoder(nn.Module):
         num_layers: how many layers.
         num_heads: attention heads, a divisor of D.
         mlp_ratio: inner width of the feed-forward parts, in D.
+        position_scale: size of the position codes. Where they outweigh the patches, features tell little
+            else, and predicting them is no task.
         norm_eps: added to every variance.
         dtype: computes; norms and softmax are float32 or wider.
         param_dtype: stores.
@@ -45,6 +47,7 @@ class JepaEncoder(nn.Module):
     num_layers: int = 12
     num_heads: int = 12
     mlp_ratio: float = 4.0
+    position_scale: float = 1.0
     norm_eps: float = 1e-6
     dtype: Dtype = jnp.float32
     param_dtype: Dtype = jnp.float32
@@ -118,7 +121,8 @@ class JepaEncoder(nn.Module):
             attention_impl=self.attention_impl,
         )
         patches = patchify(images, self.patch_size)
-        codes = jnp.asarray(sincos_positions(self.grid, self.hidden_size), self.dtype)[None]
+        places = self.position_scale * sincos_positions(self.grid, self.hidden_size)
+        codes = jnp.asarray(places, self.dtype)[None]
         if tokens is not None:
             patches = gather_tokens(patches, tokens)
             codes = codes[0][tokens]
