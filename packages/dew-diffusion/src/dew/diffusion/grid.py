@@ -88,7 +88,7 @@ class Grid:
             time=np.append(self.time, 0.0),
             alpha=np.append(self.alpha, 1.0),
             sigma=np.append(self.sigma, 0.0),
-            noise_level=np.append(self.noise_level, self.noise_level[-1]),
+            noise_level=np.append(self.noise_level, np.nan),
             flow=self.flow,
         )
 
