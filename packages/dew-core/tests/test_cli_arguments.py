@@ -71,7 +71,7 @@ class ToyConfig(RunConfig):
     depth: int = 3
 
     @classmethod
-    def preset(cls):
+    def starting_point(cls):
         return cls(data=Lines(path="preset"), objective="toy", trainer=TrainerConfig(steps=7))
 
 def train(config):
@@ -105,7 +105,7 @@ def read(config_class: type, line: str) -> Any:
 
 def test_no_words_give_the_preset_itself(config_class: type):
     config = read(config_class, "")
-    assert config == config_class.preset()
+    assert config == config_class.starting_point()
     assert type(config) is config_class and type(config.trainer.mesh).__name__ == "MeshSpec"
 
 

@@ -38,7 +38,7 @@ def with_sizes(**sizes):
 
 def test_importing_and_making_a_configuration_imports_no_arrays():
     code = (
-        "import sys; from dew.objectives.lm.config import LMRunConfig; LMRunConfig(); LMRunConfig.preset();"
+        "import sys; from dew.objectives.lm.config import LMRunConfig; LMRunConfig(); LMRunConfig.starting_point();"
         "print([name for name in ('jax', 'numpy', 'tyro', 'flax') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -46,7 +46,7 @@ def test_importing_and_making_a_configuration_imports_no_arrays():
 
 
 @pytest.mark.parametrize(
-    "config", [LMRunConfig(), LMRunConfig.preset(), small()], ids=["default", "preset", "small"]
+    "config", [LMRunConfig(), LMRunConfig.starting_point(), small()], ids=["default", "preset", "small"]
 )
 def test_a_record_reads_back_as_the_same_configuration(config):
     assert LMRunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

@@ -95,7 +95,7 @@ def altered(record, path):
 
 
 def test_everything_that_decides_what_is_computed_is_compared_when_a_run_goes_on():
-    record = LMRunConfig.preset().to_dict()
+    record = LMRunConfig.starting_point().to_dict()
     for path in leaves(record):
         name = ".".join(path)
         if path[0] == "trainer" and path[1] in MAY_CHANGE:

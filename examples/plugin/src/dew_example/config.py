@@ -42,7 +42,7 @@ class SineConfig(RunConfig):
     objective: str | None = "sine"
 
     @classmethod
-    def preset(cls) -> Self:
+    def starting_point(cls) -> Self:
         """What `dew train sine` starts from."""
         return cls(
             optim=OptimConfig(learning_rate=1e-2),

@@ -1,4 +1,4 @@
-"""A configuration from the words of a command line, starting from a recipe's preset or a recorded run.
+"""A configuration from the words of a command line, from a recipe's starting point or a recorded run.
 
 tyro reads field types at run time, so the configuration's modules import no jax and neither does this one.
 """
@@ -18,7 +18,7 @@ from dew.config.arguments import JsonArgument, constructor
 
 RESUME = "--resume"
 LENGTHS = ("steps", "epochs")
-"""Fields of the trainer of which one is set; giving one on the command line unsets the preset's other."""
+"""Fields of the trainer of which one is set; giving one on the command line unsets the starting point's other."""
 
 
 def parse(name: str, cls: type[Any], words: list[str]) -> Any:
@@ -27,14 +27,14 @@ def parse(name: str, cls: type[Any], words: list[str]) -> Any:
     Args:
         name: the recipe.
         cls: its `RunConfig` subclass.
-        words: options and choices; `--resume RUN` starts from that run's record instead of the preset.
+        words: options and choices; `--resume RUN` starts from that run's record instead of the recipe's starting point.
 
     Raises:
         UserError: a choice or a run that does not exist.
         SystemExit: tyro printed help (0) or refused an option (2).
     """
     run, words = taken(words)
-    start = with_one_length(cls.preset() if run is None else recorded(cls, run), words)
+    start = with_one_length(cls.starting_point() if run is None else recorded(cls, run), words)
     found = list(slots(cls, start))
     chosen, rest = choose(found, words)
     narrow_cls, narrow_start = narrowed(cls, start, chosen)

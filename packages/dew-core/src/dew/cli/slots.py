@@ -20,7 +20,7 @@ from dew.cli.errors import UserError
 from dew.cli.suggest import close, unknown
 from dew.registry import registry_of
 
-REGISTERED = ("dataset", "schedule")
+REGISTERED = ("dataset", "schedule", "preset", "sampler")
 """Kinds whose components are configuration records, so that every plugin's can stand in a slot."""
 
 NONE = "none"

@@ -66,7 +66,7 @@ class RunConfig:
         refuse_unbuilt(self)
 
     @classmethod
-    def preset(cls) -> Self:
+    def starting_point(cls) -> Self:
         """The instance that `dew train` starts from; a family overrides it with settings for a laptop."""
         return cls()
 

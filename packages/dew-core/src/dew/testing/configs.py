@@ -46,10 +46,10 @@ class ConfigContract(ABC):
             else:
                 raise AssertionError(f"a record with a wrong {named!r} was read")
 
-    def test_preset_is_an_instance_that_can_be_saved(self) -> None:
-        preset = type(self.config()).preset()
-        assert type(preset) is type(self.config())
-        assert preset.objective is not None, "a run is found again by its objective's name; set `objective`"
+    def test_starting_point_is_an_instance_that_can_be_saved(self) -> None:
+        start = type(self.config()).starting_point()
+        assert type(start) is type(self.config())
+        assert start.objective is not None, "a run is found again by its objective's name; set `objective`"
 
     def test_importing_the_configuration_brings_no_numerics(self) -> None:
         module = type(self.config()).__module__

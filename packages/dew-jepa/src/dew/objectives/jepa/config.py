@@ -60,7 +60,7 @@ class JepaRunConfig(RunConfig):
             raise ValueError(f"probe_rows={self.probe_rows} must be 0 or more, or unset for all")
 
     @classmethod
-    def preset(cls) -> Self:
+    def starting_point(cls) -> Self:
         """A small encoder that tells textures apart after minutes on a laptop's processor."""
         encoder = {"patch_size": 4, "hidden_size": 96, "num_layers": 4, "num_heads": 4}
         predictor = {"hidden_size": 48, "num_layers": 2, "num_heads": 4}

@@ -128,7 +128,7 @@ class LMRunConfig(RunConfig):
             raise ValueError(f"sample_tokens={self.sample_tokens} must be 0 or more; 0 shows no text")
 
     @classmethod
-    def preset(cls) -> Self:
+    def starting_point(cls) -> Self:
         """A byte-level decoder that learns Python's library sources in minutes on a laptop's processor.
 
         The attention window is the training length, so that no distance is new when it writes further.

@@ -80,7 +80,7 @@ class DPORunConfig(RunConfig):
             )
 
     @classmethod
-    def preset(cls) -> Self:
+    def starting_point(cls) -> Self:
         """A byte-level decoder that learns to prefer right sums in minutes on a laptop's processor."""
         return cls(
             model=ModelConfig(
