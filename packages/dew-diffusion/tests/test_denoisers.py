@@ -121,7 +121,8 @@ def moved(variables, seed=5):
     leaves, tree = jax.tree.flatten(variables)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     return jax.tree.unflatten(
-        tree, [leaf + 0.1 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+        tree,
+        [leaf + 0.1 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)],
     )
 
 
@@ -183,7 +184,12 @@ def test_recomputed_activations_change_no_value():
 def test_unet_keeps_odd_sides():
     image = jnp.ones((1, 7, 5, 1))
     model = unet(channels=(4, 4, 8))
-    assert jax.eval_shape(model.init_with_output, jax.random.key(0), image, jnp.ones(1))[0].shape == (1, 7, 5, 1)
+    assert jax.eval_shape(model.init_with_output, jax.random.key(0), image, jnp.ones(1))[0].shape == (
+        1,
+        7,
+        5,
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,4 +217,6 @@ def test_sides_that_patches_do_not_fill_are_refused(build):
 
 def test_condition_of_another_rank_is_refused():
     with pytest.raises(ValueError, match="one vector a row"):
-        jax.eval_shape(dit().init, jax.random.key(0), jnp.ones((1, 4, 4, 1)), jnp.ones(1), jnp.ones((1, 2, 3)))
+        jax.eval_shape(
+            dit().init, jax.random.key(0), jnp.ones((1, 4, 4, 1)), jnp.ones(1), jnp.ones((1, 2, 3))
+        )

@@ -18,7 +18,7 @@ from dew.config.arguments import JsonArgument, constructor
 
 RESUME = "--resume"
 LENGTHS = ("steps", "epochs")
-"""Fields of the trainer of which one is set; giving one on the command line unsets the starting point's other."""
+"""Fields of the trainer of which one is set; giving one on the command line unsets the other."""
 
 
 def parse(name: str, cls: type[Any], words: list[str]) -> Any:
@@ -27,7 +27,8 @@ def parse(name: str, cls: type[Any], words: list[str]) -> Any:
     Args:
         name: the recipe.
         cls: its `RunConfig` subclass.
-        words: options and choices; `--resume RUN` starts from that run's record instead of the recipe's starting point.
+        words: options and choices; `--resume RUN` starts from that run's record instead of the recipe's own
+            starting point.
 
     Raises:
         UserError: a choice or a run that does not exist.

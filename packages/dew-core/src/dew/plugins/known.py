@@ -21,6 +21,8 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("objective", "ppo"): "dew-rl",
     ("model", "causal_transformer"): "dew-lm",
     ("model", "simple_dit"): "dew-diffusion",
+    ("model", "unet"): "dew-diffusion",
+    ("encoder", "labels"): "dew-diffusion",
     ("dataset", "text"): "dew-lm",
     ("dataset", "token_windows"): "dew-lm",
     ("dataset", "last_digit"): "dew-rl",

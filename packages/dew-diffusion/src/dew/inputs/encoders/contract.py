@@ -14,7 +14,7 @@ type Tokens = jax.Array | np.ndarray
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns captions into tokens, tokens into what a model takes, and tokens back into captions."""
+    """Turns captions into tokens, and tokens into what a model takes."""
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -32,8 +32,4 @@ class Encoder(Protocol):
 
     def encode(self, params: Mapping[str, Any], tokens: Tokens, /) -> jax.Array:
         """What the model takes, [B, ...], under `params`."""
-        ...
-
-    def decode(self, tokens: Tokens, /) -> list[str]:
-        """The caption of every row, for display on the host."""
         ...

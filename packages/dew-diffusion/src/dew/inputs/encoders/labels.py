@@ -30,7 +30,9 @@ class LabelEncoder:
         if not self.classes:
             raise ValueError("classes=() must name the classes in the order of their labels")
         if "" in self.classes or len(set(self.classes)) < len(self.classes):
-            raise ValueError(f"classes={self.classes} must be different and not empty: '' stands for no class")
+            raise ValueError(
+                f"classes={self.classes} must be different and not empty: '' stands for no class"
+            )
         self._labels = {name: label for label, name in enumerate((*self.classes, ""))}
 
     @property
@@ -54,11 +56,6 @@ class LabelEncoder:
     def encode(self, params: Mapping[str, Any], tokens: Int[Array, "B"], /) -> Float[Array, "B K1"]:
         """Unit vectors; a label outside the classes gives zeros."""
         return jax.nn.one_hot(jnp.asarray(tokens), len(self.classes) + 1, dtype=jnp.float32)
-
-    def decode(self, tokens: Int[Array, "B"] | Int[np.ndarray, "B"], /) -> list[str]:
-        """The name of every label."""
-        names = (*self.classes, "")
-        return [names[int(label)] for label in np.asarray(tokens)]
 
     def _label(self, caption: str) -> int:
         if caption in self._labels:

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from dew.plugins import Component, hookimpl
 
 DEW_CONTRACT = 1
+CONFIG = "dew.objectives.diffusion.config:DiffusionRunConfig"
+MODELS = {
+    "simple_dit": ("dit.model:SimpleDiT", "Diffusion transformer over patches, with adaptive norms."),
+    "unet": ("unet.model:UNet", "Convolutional denoiser with skip connections."),
+}
 METRICS = {
     "psnr": ("PSNR", "Peak signal-to-noise ratio in decibels, images beside their references."),
     "ssim": ("SSIM", "Structural similarity of images and their references."),
@@ -32,6 +37,25 @@ SAMPLERS = {
 @hookimpl
 def dew_components() -> Iterator[Component]:
     """The parts of dew-diffusion."""
+    yield Component(
+        "recipe",
+        "diffusion",
+        "dew.objectives.diffusion.recipe:train",
+        "Train a diffusion model on images: scikit-learn's digits, MNIST, or a folder of yours.",
+        config=CONFIG,
+    )
+    yield Component(
+        "objective",
+        "diffusion",
+        "dew.objectives.diffusion.objective:DiffusionObjective",
+        "Predict what noise hid.",
+        config=CONFIG,
+    )
+    for name, (reference, summary) in MODELS.items():
+        yield Component("model", name, f"dew.nn.backbones.{reference}", summary)
+    yield Component(
+        "encoder", "labels", "dew.inputs.encoders.labels:LabelEncoder", "Class labels as unit vectors."
+    )
     for name, (attribute, summary) in METRICS.items():
         yield Component("metric", name, f"dew.eval.images:{attribute}", summary)
     for name, (attribute, summary) in PRESETS.items():

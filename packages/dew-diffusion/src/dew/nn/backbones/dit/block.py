@@ -78,9 +78,9 @@ class Block(nn.Module):
         self, x: Float[Array, "B N E"], condition: Float[Array, "B E"], train: bool
     ) -> Float[Array, "B N E"]:
         spec = self.spec
-        vectors = spec.affine(
-            6 * spec.hidden_size, ("embed", "mlp"), "modulation", nn.initializers.zeros
-        )(nn.silu(condition))
+        vectors = spec.affine(6 * spec.hidden_size, ("embed", "mlp"), "modulation", nn.initializers.zeros)(
+            nn.silu(condition)
+        )
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = jnp.split(vectors, 6, axis=-1)
         drop = partial(nn.Dropout, spec.dropout, deterministic=not train)
         mixed = self._attention(modulated(x, shift_1, scale_1))
