@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -128,8 +129,9 @@ def test_files_stay_below_the_limit_and_the_index_finds_every_tensor(tmp_path):
     assert len(files) > 3 and set(index["weight_map"].values()) == set(files)
     for name, file in index["weight_map"].items():
         assert np.array_equal(load_file(tmp_path / "parts" / file)[name], whole[name])
-    for file in files:
-        assert sum(value.nbytes for value in load_file(tmp_path / "parts" / file).values()) <= 40_000
+    sizes = [[value.nbytes for value in load_file(tmp_path / "parts" / file).values()] for file in files]
+    assert all(sum(each) <= 40_000 for each in sizes)
+    assert all(sum(one) + max(other) > 40_000 for one, other in itertools.pairwise(sizes)), "half-empty files"
 
 
 def test_file_names_its_framework_as_transformers_asks(tmp_path):
