@@ -70,7 +70,7 @@ class ObjectiveContract(ABC):
         objective, variables = self.objective(), self.variables()
 
         def value(params: Any) -> jax.Array:
-            return scalar_loss(objective, {**variables, "params": params}, self.batch(2), clock())[0]
+            return scalar_loss(objective, {**variables, "params": params}, self.batch(2), clock(objective))[0]
 
         loss, gradients = jax.jit(jax.value_and_grad(value))(variables["params"])
         assert jnp.isfinite(loss)
@@ -78,7 +78,8 @@ class ObjectiveContract(ABC):
             assert jnp.isfinite(leaf).all(), f"the gradient of {jax.tree_util.keystr(path)} is not finite"
 
     def test_loss_leaves_the_parameters_alone(self) -> None:
-        _, aux = self.objective().loss(self.variables(), self.batch(2), clock())
+        objective = self.objective()
+        _, aux = objective.loss(self.variables(), self.batch(2), clock(objective))
         assert "params" not in (aux.variables or {}), "aux.variables replaces collections other than params"
 
     def test_statistics_add_over_the_rows(self) -> None:
@@ -86,7 +87,9 @@ class ObjectiveContract(ABC):
             return
         objective, variables, whole = self.objective(), self.variables(), self.batch(4)
         halves = [jax.tree.map(lambda leaf, at=at: leaf[at : at + 2], whole) for at in (0, 2)]
-        stats, low, high = (objective.loss(variables, batch, clock())[0] for batch in (whole, *halves))
+        stats, low, high = (
+            objective.loss(variables, batch, clock(objective))[0] for batch in (whole, *halves)
+        )
         unit = isinstance(stats, jax.Array | float)
         added = jax.tree.map(lambda one, two: (one + two) / 2 if unit else one + two, low, high)
         assert_close(stats, added, self.tolerance)
@@ -95,7 +98,7 @@ class ObjectiveContract(ABC):
         objective, variables = self.objective(), self.variables()
 
         def mass(params: Any) -> jax.Array:
-            stats, _ = objective.loss({**variables, "params": params}, self.batch(2), clock())
+            stats, _ = objective.loss({**variables, "params": params}, self.batch(2), clock(objective))
             return jnp.asarray(stats.mass if isinstance(stats, Mean) else 1.0, jnp.float32)
 
         gradients = jax.grad(mass)(variables["params"])
@@ -139,9 +142,10 @@ class ObjectiveContract(ABC):
         assert_close(expected, state.averaged["params"], self.tolerance)
 
 
-def clock() -> Step:
-    """The first step."""
-    return Step(step=jnp.asarray(0), key=jax.random.key(2))
+def clock(objective: Objective[Any, Any]) -> Step:
+    """The first step; where the objective keeps an average, variables of another draw stand for it."""
+    average = None if objective.ema is None else objective.initializer(jax.random.key(4))
+    return Step(step=jnp.asarray(0), key=jax.random.key(2), ema=average)
 
 
 def moved(contract: ObjectiveContract, state: TrainState) -> Any:
