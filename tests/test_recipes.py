@@ -35,6 +35,7 @@ COMMON = {
 DECODER = {"hidden_size": 16, "num_layers": 2, "num_heads": 2}
 TINY: dict[str, dict[str, Any]] = {
     "lm": {"model.config": {**DECODER, "max_seq_len": 32}, "data.seq_len": 32, "sample_tokens": 0},
+    "diffusion": {"model.config": DECODER},
     "jepa": {
         "model.config": {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2},
         "predictor.config": {"hidden_size": 16, "num_layers": 1, "num_heads": 2},
