@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dew.config.files import read_record
 from dew.inference.export.place import new_folder
 from dew.inference.tasks.opening import pipeline, recorded_objective
+from dew.plugins.known import SHIPPED_BY
 from dew.registry import writers
 
 if TYPE_CHECKING:
@@ -54,15 +55,15 @@ def writer_for(directory: str) -> Any:
 
     Raises:
         FileNotFoundError: no run there.
-        ValueError: nothing publishes such a model.
+        ValueError: nothing publishes such a model, or the package that does is not installed.
     """
     objective = recorded_objective(directory)
     model = read_record(directory).get("model")
     name = model.get("architecture") if isinstance(model, dict) else None
-    if not isinstance(name, str) or name not in writers:
-        known = ", ".join(writers.names()) or "none is installed"
-        raise ValueError(
-            f"{directory} trained the model {name!r} (objective {objective!r}), which has no published "
-            f"layout; models that have one: {known}"
-        )
-    return writers.get(name)
+    if isinstance(name, str) and (name in writers or ("writer", name) in SHIPPED_BY):
+        return writers.get(name)
+    known = ", ".join(writers.names()) or "none of what is installed"
+    raise ValueError(
+        f"{directory} trained the model {name!r} (objective {objective!r}), which has no published "
+        f"layout; models that have one: {known}"
+    )
