@@ -229,7 +229,7 @@ def _reports(raw: jax.Array, surrogate: Surrogate, batch: Batch) -> dict[str, ja
         "length": _mean(lengths, lengths > 0),
         "no_spread": jnp.mean(batch[NO_SPREAD_KEY]),
         "singleton": jnp.mean(batch[SINGLETON_KEY]),
-        "abstained": 1 - jnp.mean(counted),
+        "abstained": jnp.mean((~counted).astype(jnp.float32)),
         "sampler_gap": jnp.max(jnp.where(mask > 0, gap, 0)),
     }
 

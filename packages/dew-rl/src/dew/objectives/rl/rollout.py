@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +92,7 @@ class SampledRollout:
         }
 
 
+@partial(jax.jit, static_argnums=(1, 2))
 def response_keys(key: jax.Array, prompts: int, n: int) -> jax.Array:
     """The keys [B * n] with which `generate(..., key=key, n=n)` draws; one call then draws all responses."""
     fold = jax.random.fold_in
