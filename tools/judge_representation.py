@@ -2,8 +2,8 @@
 
     uv run python tools/judge_representation.py [--keys 0 1 2] [--out FILE] [-- OPTIONS OF dew train jepa]
 
-The recipe runs whole, as a command of its own, once for each key. Its last validation holds the accuracy of the
-target encoder, of the same encoder before its first step, of raw pixels and of random convolutions, all over
+The recipe runs whole, as a command of its own, once for each key. Its last validation holds the accuracy of
+the target encoder, of the same encoder before its first step, of raw pixels and of random convolutions, over
 the same fixed pieces: the left halves of the photographs fit the probe and the right halves are scored. A key
 passes where the target encoder is above 0.95, at least 3 points above its own start and not under the random
 convolutions. One JSON line a key, with the command, its seconds, the date and the versions, is printed and

@@ -46,7 +46,7 @@ def test_sizes_that_one_shared_number_cannot_reach_are_drawn():
     patches, aspect = np.floor(196 * (0.15 + 0.05 * shared)), 0.75 + 0.75 * shared
     reached = set(zip(np.rint(np.sqrt(patches * aspect)), np.rint(np.sqrt(patches / aspect)), strict=True))
     assert {(5, 6), (6, 5), (8, 5)} <= reached & set(law)
-    assert law[(7, 4)] > 0.01 and (7, 4) not in reached
+    assert law[(5, 7)] > 0.05 and (5, 7) not in reached
 
 
 def test_one_block_in_ten_of_height_five_covers_the_last_row():
@@ -115,10 +115,12 @@ def test_a_row_does_not_depend_on_the_rows_around_it():
 
 
 def test_a_grid_that_is_too_small_is_refused_with_the_numbers():
-    with pytest.raises(ValueError, match=r"4 target blocks of up to 4 .* context block of 9 .* 4x4"):
+    with pytest.raises(ValueError, match=r"4 target blocks of up to 4 .* context block of 16 .* 4x4"):
         MultiBlockMask((4, 4), MultiBlock())
-    with pytest.raises(ValueError, match=r"block of 6x6 patches in a grid of 2x18"):
-        MultiBlock(target_scale=(1.0, 1.0), target_aspect=(1.0, 1.0)).build((2, 18))
+    with pytest.raises(ValueError, match=r"block of 5x5 patches in a grid of 2x18"):
+        MultiBlock(context_scale=(0.7, 0.7)).build((2, 18))
+    with pytest.raises(ValueError, match=r"block without a patch in a grid of 2x2"):
+        MultiBlock().build((2, 2))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class TestPlugin(PluginContract):
 
 
 def test_sizes_come_from_the_data_and_the_encoder():
-    objective = JepaRunConfig.preset().build()
+    objective = JepaRunConfig.starting_point().build()
     assert isinstance(objective, JepaObjective)
     assert objective.encoder.image_size == (32, 32) and objective.encoder.channels == 1
     assert objective.predictor.grid == objective.mask.grid == (8, 8)
@@ -42,7 +42,7 @@ def test_sizes_come_from_the_data_and_the_encoder():
 
 def test_every_field_reaches_the_objective():
     config = dataclasses.replace(
-        JepaRunConfig.preset(), momentum=(0.5, 0.75), momentum_steps=2, label_key="kind"
+        JepaRunConfig.starting_point(), momentum=(0.5, 0.75), momentum_steps=2, label_key="kind"
     )
     objective = config.build()
     assert [float(objective.ema.decay(update)) for update in range(3)] == [0.5, 0.625, 0.75]
@@ -50,7 +50,7 @@ def test_every_field_reaches_the_objective():
 
 
 def test_a_size_that_the_data_does_not_have_is_refused():
-    config = JepaRunConfig.preset()
+    config = JepaRunConfig.starting_point()
     sizes = {**config.model.config, "channels": 3}
     wrong = dataclasses.replace(config, model=dataclasses.replace(config.model, config=sizes))
     with pytest.raises(ValueError, match=r"model.config channels=3 is not the data's 1"):
@@ -59,7 +59,7 @@ def test_a_size_that_the_data_does_not_have_is_refused():
 
 def test_a_geometry_that_does_not_fit_is_refused_before_any_work():
     with pytest.raises(ValueError, match="grid of 2x2"):
-        dataclasses.replace(JepaRunConfig.preset(), data=Digits()).build()
+        dataclasses.replace(JepaRunConfig.starting_point(), data=Digits()).build()
 
 
 @pytest.mark.parametrize(("field", "value"), [("objective", "lm"), ("probe_rows", -1)])
@@ -70,4 +70,4 @@ def test_values_out_of_range_are_refused_by_name(field, value):
 
 def test_held_variables_are_refused():
     with pytest.raises(ValueError, match="variables"):
-        JepaRunConfig.preset().build(variables={"params": {}})
+        JepaRunConfig.starting_point().build(variables={"params": {}})

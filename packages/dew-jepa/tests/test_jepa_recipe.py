@@ -113,7 +113,8 @@ def test_data_without_probe_rows_is_measured_by_the_meters_alone(tmp_path):
 
 
 def test_the_preview_shows_pictures(run):
-    assert len(journal(run[1], "preview")[-1]["items"]) == 8
+    items = journal(run[1], "preview")[-1]["items"]
+    assert items and all((run[1] / "tracking" / item["file"]).is_file() for item in items)
 
 
 # The embedding task.

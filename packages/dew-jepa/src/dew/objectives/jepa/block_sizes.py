@@ -32,7 +32,13 @@ def block_sizes(grid: tuple[int, int], scale: Interval, aspect: Interval) -> Siz
     """
     _check(scale, aspect)
     sizes: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for patches, chance in _patch_counts(grid[0] * grid[1], scale).items():
+    counts = _patch_counts(grid[0] * grid[1], scale)
+    if 0 in counts:
+        raise ValueError(
+            f"scale={scale} reaches a block without a patch in a grid of {grid[0]}x{grid[1]}; use smaller "
+            "patches, or raise the bounds"
+        )
+    for patches, chance in counts.items():
         for size, share in _shapes(patches, aspect).items():
             sizes[size] += chance * share
     for rows, columns in sizes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
+from dew.config.arguments import JsonDict
 from dew.config.unbuilt import refuse_unbuilt
 from dew.data.images.config import Textures
 from dew.objectives.jepa.mask_config import MultiBlock
@@ -62,8 +63,8 @@ class JepaRunConfig(RunConfig):
     @classmethod
     def starting_point(cls) -> Self:
         """A small encoder that tells textures apart after minutes on a laptop's processor."""
-        encoder = {"patch_size": 4, "hidden_size": 96, "num_layers": 4, "num_heads": 4}
-        predictor = {"hidden_size": 48, "num_layers": 2, "num_heads": 4}
+        encoder: JsonDict = {"patch_size": 4, "hidden_size": 96, "num_layers": 4, "num_heads": 4}
+        predictor: JsonDict = {"hidden_size": 48, "num_layers": 2, "num_heads": 4}
         return cls(
             model=ModelConfig("vit_jepa", config=encoder, dtype="float32"),
             data=Textures(),

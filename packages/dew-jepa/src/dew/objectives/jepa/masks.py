@@ -117,7 +117,7 @@ class MultiBlockMask:
         height, width = jnp.asarray(table)[jax.random.choice(size_key, len(table), p=jnp.asarray(chances))]
         top = jax.random.randint(top_key, (), 0, self.grid[0] - height + 1)
         left = jax.random.randint(left_key, (), 0, self.grid[1] - width + 1)
-        row, column = np.indices(self.grid).reshape(2, -1)
+        row, column = jnp.asarray(np.indices(self.grid).reshape(2, -1))
         return (row >= top) & (row < top + height) & (column >= left) & (column < left + width)
 
 

@@ -10,7 +10,7 @@ batch: `Mean(sum l, number of tokens)`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -236,10 +236,11 @@ class JepaObjective(Objective[Mean]):
         """The trained encoder as a task: the target encoder, or without ema the context encoder."""
         from dew.inference.embeddings import ImageEmbedding
 
+        height, width, channels = self.sample.shape
         return ImageEmbedding(
             self.encoder,
             state.averaged if ema else state.params,
-            sample=self.sample.shape,
+            sample=(height, width, channels),
             source=TARGET_SOURCE if ema else CONTEXT_SOURCE,
         )
 
@@ -273,7 +274,7 @@ def _params(variables: Any, name: str) -> Any:
             f"the {name} keeps the collection {others[0]!r}; only `params` follow the moving average here, "
             "so use a network without running statistics"
         )
-    return cast("Any", variables["params"])
+    return variables["params"]
 
 
 def _check_geometry(encoder: Encoder, predictor: Predictor, mask: Mask) -> None:
