@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Grid:
     """Noise levels from the noisiest on, float64 on the host, all of one length.
 
+    Grids are equal where their numbers are, so that one can be a static argument of a compiled function.
+
     Attributes:
         time: the process's own time.
         alpha: the factor of the signal.
@@ -57,6 +59,16 @@ class Grid:
                 f"the noise must fall from each point of a grid to the next, but points {at} and {at + 1} "
                 f"have sigma {self.sigma[at]:g} and {self.sigma[at + 1]:g}; an empty step leaves noise"
             )
+
+    def _content(self) -> tuple[bytes | bool, ...]:
+        arrays = self.time, self.alpha, self.sigma, self.noise_level
+        return (*(each.tobytes() for each in arrays), self.flow)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grid) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
 
     def __len__(self) -> int:
         return len(self.time)

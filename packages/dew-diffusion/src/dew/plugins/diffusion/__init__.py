@@ -62,3 +62,10 @@ def dew_components() -> Iterator[Component]:
         yield Component("preset", name, f"dew.diffusion.presets:{attribute}", summary)
     for name, (reference, summary) in SAMPLERS.items():
         yield Component("sampler", name, f"dew.sampling.solvers.{reference}", summary)
+    yield Component(
+        "task",
+        "diffusion",
+        "dew.inference.images.task:TextToImage",
+        "Draw images and write them as PNG files.",
+        config="dew.inference.images.options:ImageOptions",
+    )
