@@ -215,12 +215,15 @@ class DiffusionRunConfig(RunConfig):
 
         Raises:
             ValueError: a part that is not supported yet, or sizes that do not fit the data.
+            UnknownComponent: an encoder or a metric that is not installed.
         """
         from dew.inputs.spec import InputSpec
         from dew.objectives.diffusion.objective import DiffusionObjective
 
         if self.autoencoder is not None:
             self.autoencoder.build()
+        for name in self.val_metrics:
+            metrics.component(name)
         config = self.resolved()
         return DiffusionObjective(
             config.model.build(),
