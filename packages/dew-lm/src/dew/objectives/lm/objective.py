@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dew.artifacts import TextSamples, TokenScores
+from dew.artifacts import Artifacts, TextSamples, TokenScores
 from dew.inputs.spec import Field, InputSpec
 from dew.nn.stack import DecoderBank
 from dew.objectives.base import (
@@ -283,8 +283,8 @@ class LMObjective(Objective[Mean, Variables]):
             return -scores.losses
         return -self._head(thaw(params), scores.hidden, tokens[:, 1:], temperature=temperature)[0]
 
-    def evaluate(self, params: Variables, batch: Batch, step: Step) -> TokenScores:
-        """Score the whole batch, with the average's weights where there is one."""
+    def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts:
+        """The `TokenScores` of the whole batch, with the average's weights where there is one."""
         scores = self._batch_scores(params if step.ema is None else step.ema, batch, step, train=False)
         return TokenScores(losses=scores.losses, weights=scores.weights, correct=scores.correct)
 

@@ -82,9 +82,12 @@ class GRPORunConfig(RunConfig):
         The divergence weighs enough that a group whose answers are all wrong keeps trying others: with a tenth of
         the weight such groups settle and the reward stops at 0.8.
         """
-        sizes = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
         return cls(
-            model=ModelConfig("causal_transformer", config=sizes, dtype="float32"),
+            model=ModelConfig(
+                "causal_transformer",
+                config={"hidden_size": 64, "num_layers": 2, "num_heads": 2},
+                dtype="float32",
+            ),
             optim=OptimConfig(optimizer="adam", learning_rate=1e-3, clip_grads=1.0),
             trainer=TrainerConfig(
                 batch_size=50, steps=600, log_every=10, eval_every=50, checkpoint_every=100

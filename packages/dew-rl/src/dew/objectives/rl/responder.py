@@ -93,8 +93,8 @@ class Responder:
     @property
     def greedy(self) -> Responder:
         """This responder taking the best token each time."""
-        ends = {"eos_id": self.sampling.eos_id, "pad_id": self.sampling.pad_id}
-        return replace(self, sampling=Sampling(temperature=0.0, **ends))
+        ends, filling = self.sampling.eos_id, self.sampling.pad_id
+        return replace(self, sampling=Sampling(temperature=0.0, eos_id=ends, pad_id=filling))
 
 
 def prompts_of(batch: Batch) -> tuple[Rows, Rows]:
