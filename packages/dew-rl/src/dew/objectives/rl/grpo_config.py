@@ -79,7 +79,7 @@ class GRPORunConfig(RunConfig):
     def starting_point(cls) -> Self:
         """A byte-level policy of two layers learns the last digit of a sum from a checker alone.
 
-        The divergence weighs enough that a group whose answers are all wrong keeps trying others: with a tenth of
+        The divergence weighs enough that a group whose answers are all wrong keeps trying others: with a tenth
         the weight such groups settle and the reward stops at 0.8.
         """
         return cls(
