@@ -168,3 +168,10 @@ def test_model_sizes_that_do_not_fit_the_prompts_are_refused(sizes, message):
     model = ModelConfig("causal_transformer", config={**SIZES, **sizes}, dtype="float32")
     with pytest.raises(ValueError, match=message):
         config("runs", model=model).build()
+
+
+def test_a_pool_of_processes_is_refused_before_the_warm_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(WarmStart, "variables", lambda *given, **named: pytest.fail("a warm start"))
+    with pytest.raises(NotImplementedError, match="a pool of 2 processes"):
+        train(config(tmp_path))

@@ -79,8 +79,8 @@ class GRPORunConfig(RunConfig):
     def starting_point(cls) -> Self:
         """A byte-level policy of two layers learns the last digit of a sum from a checker alone.
 
-        The divergence weighs enough that a group whose answers are all wrong keeps trying others: with a tenth
-        the weight such groups settle and the reward stops at 0.8.
+        The divergence weighs enough that a group whose answers are all wrong keeps trying others: at a tenth
+        of the weight such groups settle and the reward stops at 0.8.
         """
         return cls(
             model=ModelConfig(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dew.data.text import load_tokenizer
 from dew.objectives.rl.artifacts import MeanReward
 from dew.objectives.rl.grpo_config import GRPORunConfig
+from dew.objectives.rl.responder import refuse_pool
 from dew.objectives.rl.warm_start import has_begun
 from dew.training.runtime import prepare_process
 
@@ -22,10 +23,12 @@ def train(config: GRPORunConfig) -> TrainState:
     A run that has a checkpoint goes on from it, without the warm start.
 
     Raises:
+        NotImplementedError: several processes.
         ValueError: settings that do not fit each other.
         FileNotFoundError: the tokenizer.
     """
     prepare_process(config.trainer)
+    refuse_pool()
     tokenizer = load_tokenizer(config.tokenizer)
     config = config.resolved(tokenizer)
     name = config.run_name("grpo")

@@ -75,11 +75,7 @@ class Responder:
         Raises:
             NotImplementedError: several processes.
         """
-        if jax.process_count() > 1:
-            raise NotImplementedError(
-                f"drawing responses in a pool of {jax.process_count()} processes is not supported yet; "
-                "train in one process"
-            )
+        refuse_pool()
         inputs = ModelInputs(prompts, {"attention_mask": mask})
         drawn = generate(
             self.model, thaw(params), inputs, self.max_new_tokens, key=key, sampling=self.sampling
@@ -95,6 +91,19 @@ class Responder:
         """This responder taking the best token each time."""
         ends, filling = self.sampling.eos_id, self.sampling.pad_id
         return replace(self, sampling=Sampling(temperature=0.0, eos_id=ends, pad_id=filling))
+
+
+def refuse_pool() -> None:
+    """Refuse to draw responses in a pool of processes.
+
+    Raises:
+        NotImplementedError: there are several.
+    """
+    if jax.process_count() > 1:
+        raise NotImplementedError(
+            f"drawing responses in a pool of {jax.process_count()} processes is not supported yet; "
+            "train in one process"
+        )
 
 
 def prompts_of(batch: Batch) -> tuple[Rows, Rows]:
