@@ -175,7 +175,7 @@ def moved(variables):
 
 @pytest.mark.parametrize("scale", [None, 1.0, 3.0])
 def test_guided_samples_follow_the_guided_velocity(scale):
-    """A constant velocity u ends at noise - u; class 2 says 2 and no class says 3, so u = 3 + scale (2 - 3)."""
+    """A constant velocity u ends at noise - u. Class 2 says 2, no class 3: u = 3 + scale (2 - 3)."""
     guidance = None if scale is None else CFG(scale)
     built = objective(Told(), guidance=guidance)
     variables = {"params": {"scale": jnp.ones(())}}
@@ -221,7 +221,9 @@ def test_pretrained_variables_are_taken_as_they_are_and_others_refused_by_path()
 class Tower(LabelEncoder):
     """Labels under frozen weights of their own."""
 
-    params = {"scale": jnp.asarray(2.0)}
+    @property
+    def params(self):
+        return {"scale": jnp.asarray(2.0)}
 
     def encode(self, params, tokens):
         return params["scale"] * super().encode(params, tokens)

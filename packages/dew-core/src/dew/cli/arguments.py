@@ -6,6 +6,7 @@ tyro reads field types at run time, so the configuration's modules import no jax
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -188,7 +189,7 @@ def widened(cls: type[Any], parsed: Any, chosen: Mapping[str, type | None], pref
 
 def description(name: str, cls: type[Any], found: list[Slot]) -> str:
     """What stands above the options: the recipe, `--resume`, and the choices with their summaries."""
-    text = (cls.__doc__ or f"Train {name}.").strip().partition("\n\n")[0]
+    text = inspect.cleandoc(cls.__doc__ or f"Train {name}.").partition("\n\n")[0]
     rows = [(f"{RESUME} RUN", "Go on with the run in this folder; options given here come on top.")]
     for slot in found:
         shown = sorted(choice for choice in slot.arms if choice != NONE or slot.default is not None)

@@ -6,7 +6,7 @@ target `y` and weight `w`, the loss is `sum_B w(t) mean((model(x_t, t, condition
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -178,7 +178,7 @@ class DiffusionObjective(Objective[Mean, None]):
             given: the conditions, [B, ...].
             unconditional: what stands for none, one row or B; used where the objective is guided.
         """
-        apply = partial(cast("Any", self.model.apply), self.trainable(params))
+        apply = self._applied(params)
         if self.guidance is None or unconditional is None:
             return self.process.denoiser(apply, given)
         spread = {
@@ -193,15 +193,11 @@ class DiffusionObjective(Objective[Mean, None]):
         t = self.process.draw_times(stream(step.key, "time"), rows)
         noise = self._noise(step.key, "noise", rows)
         scaled, level = self.process.model_input(self.process.corrupt(x0, noise, t), t)
-        predicted = self.model.apply(
-            self.trainable(params),
-            scaled,
-            level,
-            **self._dropped(self.encoded_conditions(params, batch), rows, step.key),
-            train=True,
-            rngs={"dropout": stream(step.key, "dropout")},
+        given = self._dropped(self.encoded_conditions(params, batch), rows, step.key)
+        predicted = self._applied(params)(
+            scaled, level, **given, train=True, rngs={"dropout": stream(step.key, "dropout")}
         )
-        error = cast("jax.Array", predicted).astype(jnp.float32) - self.process.target(x0, noise, t)
+        error = predicted.astype(jnp.float32) - self.process.target(x0, noise, t)
         squared = jnp.mean(jnp.square(error), axis=tuple(range(1, error.ndim)))
         return Mean(jnp.sum(self.process.weight(t) * squared), jnp.asarray(rows, jnp.float32)), Aux()
 
@@ -257,6 +253,9 @@ class DiffusionObjective(Objective[Mean, None]):
                 f"batch[{self.inputs.sample.key!r}] is {x.dtype}; give bytes, or floats in [-1, 1]"
             )
         return x.astype(jnp.float32)
+
+    def _applied(self, params: Variables) -> Callable[..., jax.Array]:
+        return partial(cast("Any", self.model.apply), self.trainable(params))
 
     def _noise(self, key: jax.Array, use: str, rows: int) -> jax.Array:
         return row_noise(row_keys(stream(key, use), rows), self.latent_shape, 0)

@@ -17,7 +17,10 @@ def train(config: DiffusionRunConfig) -> TrainState:
         ValueError: settings that do not fit each other or the data.
         ImportError: a package that ships or decodes the images is not installed.
     """
+    asked = config.text
     config = config.resolved()
+    if asked is not None and config.text is None:
+        print("the images have no classes: the model is trained without a condition")
     objective = config.build()
     metrics = config.build_eval_metrics()
     dataset = config.data.load(batch=config.trainer.batch_size)

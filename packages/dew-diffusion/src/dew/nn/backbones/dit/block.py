@@ -1,4 +1,4 @@
-"""A transformer block whose norms are scaled, shifted and gated by the condition (arXiv 2212.09748, figure 3).
+"""A transformer block that its condition scales, shifts and gates (arXiv 2212.09748, figure 3).
 
 Dimensions: B rows, N tokens, H heads, E model width.
 """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,8 @@ class PartSpec:
             bias_init=named_axes(nn.initializers.zeros, "mlp"),
             dtype=self.dtype,
             param_dtype=self.param_dtype,
-            precision=self.precision,
+            # Flax types fewer precisions than its convolution takes.
+            precision=cast("Any", self.precision),
             name=name,
         )
 
