@@ -41,6 +41,26 @@ def run(tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="module")
+def averaged_run(tmp_path_factory):
+    """The directory of a run with two checkpoints, whose average differs from the live weights."""
+    directory = str(tmp_path_factory.mktemp("runs") / "averaged")
+    config = LMRunConfig(
+        model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
+        data=TextFiles(seq_len=32),
+        ema_decay=0.9,
+        sample_tokens=20,
+    )
+    config.save(directory)
+    state = Trainer(config.build(), optax.sgd(0.1), key=jax.random.key(0)).initial_state()
+    checkpoints = Checkpoints(f"{directory}/checkpoints")
+    for step, factor in ((1, 2.0), (2, 3.0)):
+        grown = jax.tree.map(lambda leaf, factor=factor: factor * leaf, state.params)
+        checkpoints.save(step, state.replace(params=grown), None)
+        checkpoints.wait()
+    return directory, state.params
+
+
 def generate(*words):
     return main(["generate", *words])
 
@@ -59,6 +79,35 @@ def test_dtypes_are_those_asked_for(run):
     assert str(drawn.raw_log_probs.dtype) == "float32"
     with pytest.raises(ValueError, match="param_dtype='int8'"):
         dew.pipeline(run, param_dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [({}, 1.0), ({"ema": False}, 3.0), ({"ema": False, "step": 1}, 2.0), ({"step": 1}, 1.0)],
+)
+def test_the_average_and_the_checkpoint_are_those_asked_for(averaged_run, options, factor):
+    """The stored average is the initial tree; the live weights are twice and three times it."""
+    directory, initial = averaged_run
+    task = dew.pipeline(directory, **options)
+    assert jax.tree.structure(task.variables) == jax.tree.structure(initial)
+    for opened, leaf in zip(jax.tree.leaves(task.variables), jax.tree.leaves(initial), strict=True):
+        assert (opened == factor * leaf).all()
+
+
+def test_a_bound_task_draws_as_the_task_opened_on_those_weights(averaged_run):
+    directory, _ = averaged_run
+    live = dew.pipeline(directory, ema=False)
+    bound = dew.pipeline(directory).bind(live.variables)
+    assert bound("def ", seed=0).text == live("def ", seed=0).text
+    assert bound("def ", seed=0).text != dew.pipeline(directory)("def ", seed=0).text
+
+
+def test_the_command_reads_the_checkpoint_and_the_weights_asked_for(averaged_run, capsys):
+    directory, _ = averaged_run
+    for words, options in ((["--no-ema", "--step", "1"], {"ema": False, "step": 1}), ([], {})):
+        generate(directory, "def ", "--seed", "3", *words)
+        expected = dew.pipeline(directory, **options)("def ", seed=3).text[0]
+        assert capsys.readouterr().out == f"def {expected}\n"
 
 
 def test_the_command_prints_prompt_and_response(run, capsys):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,15 +30,13 @@ class Request[Asked]:
     """Put a trained run to work.
 
     Attributes:
-        run: Folder of the run.
         options: What the run's family asks for.
         seed: Of the draws.
         step: Checkpoint; unset takes the newest.
         ema: Use the averaged weights where the run keeps an average.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    options: Asked
+    options: Annotated[Asked, tyro.conf.arg(name="")]
     seed: int = 0
     step: int | None = None
     ema: bool = True
@@ -51,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         return without_run(words)
     request = parse(run, words)
     keep_compiled_programs()
-    task = pipeline(request.run, step=request.step, ema=request.ema)
+    task = pipeline(run, step=request.step, ema=request.ema)
     for piece in request.options.respond(task, seed=request.seed):
         sys.stdout.write(printable(piece))
         sys.stdout.flush()
@@ -87,7 +86,7 @@ def families_page() -> str:
 
 
 def parse(run: str, words: list[str]) -> Request[Options]:
-    """The request that `words` make, with the options of the family that trained `run`."""
+    """The request that `words`, `run` among them, make with the options of the family that trained it."""
     name = recorded_objective(run)
     if not task_component(run).config:
         raise UserError(
@@ -95,12 +94,13 @@ def parse(run: str, words: list[str]) -> Request[Options]:
         )
     options: type[Any] = tasks.config(name)
     asked, start = by_place(options, options.of_run(objectives.config(name).load(run)))
-    default: Request[Any] = Request(run=tyro.MISSING, options=start)
+    default: Request[Any] = Request(options=start)
+    place = words.index(run)
     return tyro.cli(
         Request[asked],
-        args=words,
+        args=words[:place] + words[place + 1 :],
         default=default,
-        prog="dew generate",
+        prog=f"dew generate {shlex.quote(run)}",
         description=(options.__doc__ or "").partition("\n\n")[0],
         config=(tyro.conf.OmitArgPrefixes,),
     )

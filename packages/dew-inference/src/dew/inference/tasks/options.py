@@ -13,7 +13,7 @@ class Options(Protocol):
     """The options of one family: a frozen dataclass, the `config` of its task component.
 
     Its module imports nothing numerical, and the `Attributes:` of its docstring are the help texts. A nested
-    dataclass adds its fields under their own names. The names run, seed, step and ema are the command's own.
+    dataclass adds its fields under their own names. The names seed, step and ema are the command's own.
     """
 
     positional: ClassVar[tuple[str, ...]]
