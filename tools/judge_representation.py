@@ -50,8 +50,8 @@ def passes(values: Mapping[str, float]) -> bool:
     probe = values["linear_probe"]
     return (
         probe > ABOVE
-        and probe - values["linear_probe_random_init"] >= GAIN - 1e-9
-        and probe >= values["linear_probe_random_convolutions"]
+        and probe - values["linear_probe.random_init"] >= GAIN - 1e-9
+        and probe >= values["linear_probe.random_convolutions"]
     )
 
 

@@ -100,7 +100,9 @@ def test_a_bounded_context_keeps_any_of_its_patches_alike():
     share = np.bincount(np.asarray(chosen).reshape(-1), minlength=20) / 4000
     np.testing.assert_allclose(share, np.where(np.asarray(member), 0.5, 0.0), atol=0.035)
     capped = MultiBlockMask((8, 8), MultiBlock(context_tokens=7))
-    assert capped.draw(jax.random.key(5), 3).context.shape == (3, 7)
+    masks = jax.jit(lambda key: capped.draw(key, 400))(jax.random.key(5))
+    assert masks.context.shape == (400, 7)
+    assert places(masks.context.reshape(-1), masks.context_valid.reshape(-1)).all()
 
 
 def test_unused_slots_repeat_a_used_place():

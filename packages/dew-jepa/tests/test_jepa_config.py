@@ -22,6 +22,7 @@ class TestConfig(ConfigContract):
             momentum=(0.9, 0.99),
             momentum_steps=7,
             label_key="kind",
+            flip=True,
             probe_rows=100,
         )
 
@@ -42,11 +43,11 @@ def test_sizes_come_from_the_data_and_the_encoder():
 
 def test_every_field_reaches_the_objective():
     config = dataclasses.replace(
-        JepaRunConfig.starting_point(), momentum=(0.5, 0.75), momentum_steps=2, label_key="kind"
+        JepaRunConfig.starting_point(), momentum=(0.5, 0.75), momentum_steps=2, label_key="kind", flip=True
     )
     objective = config.build()
     assert [float(objective.ema.decay(update)) for update in range(3)] == [0.5, 0.625, 0.75]
-    assert objective.label_key == "kind" and objective.mask.config == config.mask
+    assert objective.label_key == "kind" and objective.flip and objective.mask.config == config.mask
 
 
 def test_a_size_that_the_data_does_not_have_is_refused():

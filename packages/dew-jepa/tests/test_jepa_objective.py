@@ -16,7 +16,7 @@ from dew.nn.backbones.jepa import JepaEncoder, JepaPredictor
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step, scalar_loss
 from dew.objectives.jepa import CollapseWarning, FeatureDeviation, JepaObjective, Masks, MultiBlock
-from dew.objectives.jepa.objective import normalized, smooth_l1
+from dew.objectives.jepa.objective import FLIP_STREAM, flipped, normalized, smooth_l1
 from dew.testing import ObjectiveContract, in_memory
 from dew.training import Trainer
 
@@ -301,6 +301,30 @@ def test_unused_slots_change_nothing():
     predict = jax.jit(lambda chosen: JEPA.predictions(VARIABLES, FLOATS, chosen))
     gap = jnp.abs(predict(masks) - predict(moved))
     assert float(jnp.where(masks.target_valid[..., None], gap, 0).max()) < 1e-6
+
+
+def test_mirroring_gives_all_four_views_alike_and_each_image_its_own():
+    image = jnp.arange(4.0).reshape(1, 2, 2, 1)
+    views = np.asarray(jax.jit(flipped)(jnp.broadcast_to(image, (4000, 2, 2, 1)), KEY))[..., 0].reshape(-1, 4)
+    found, counts = np.unique(views, axis=0, return_counts=True)
+    assert found.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]]
+    np.testing.assert_allclose(counts / 4000, 0.25, atol=0.03)
+    few = flipped(FLOATS[:2], KEY)
+    np.testing.assert_array_equal(few, flipped(FLOATS, KEY)[:2])
+
+
+def test_a_mirrored_run_trains_on_mirrored_images_and_scores_plain_ones():
+    plain, mirrored = objective(), objective(flip=True)
+    batch = {"image": IMAGES}
+    expected = flipped(FLOATS, jax.random.fold_in(KEY, FLIP_STREAM))
+    assert np.abs(np.asarray(expected - FLOATS)).max() > 0
+    ours = scalar_loss(mirrored, VARIABLES, batch, STEP)[0]
+    assert float(ours) == pytest.approx(
+        float(scalar_loss(plain, VARIABLES, {"image": expected}, STEP)[0]), rel=1e-6
+    )
+    np.testing.assert_allclose(
+        mirrored.evaluate(VARIABLES, batch, STEP).features, plain.evaluate(VARIABLES, batch, STEP).features
+    )
 
 
 # Evaluation.

@@ -22,7 +22,7 @@ from dew.training.placement import INIT_STREAM
 from dew.training.runs import load_run
 
 PROBES = {"linear_probe", "knn_probe"}
-KINDS = ("", "_random_init", "_raw_pixels", "_random_convolutions")
+KINDS = ("", ".random_init", ".raw_pixels", ".random_convolutions")
 METERS = {"feature_std", "feature_covariance", "rankme"}
 
 
@@ -96,7 +96,7 @@ def test_the_references_are_those_of_the_runs_own_start_and_of_the_pixels(run):
         )
         for batch in dataset.val(DataPartition())
     ]
-    assert found["linear_probe_raw_pixels"] == pytest.approx(scored(LinearProbe(), with_pixels), abs=0.002)
+    assert found["linear_probe.raw_pixels"] == pytest.approx(scored(LinearProbe(), with_pixels), abs=0.002)
 
 
 def test_a_run_that_goes_on_equals_one_that_was_not_stopped(run, tmp_path):

@@ -34,6 +34,7 @@ class JepaRunConfig(RunConfig):
         momentum: decay of the target encoder at the first update and after momentum_steps of them.
         momentum_steps: updates over which it goes from the one to the other.
         label_key: field of a batch with the labels that probes read.
+        flip: mirror training images at random along both sides.
         probe_rows: training images that probes are fitted on; unset takes all, 0 leaves the probes out.
 
     Raises:
@@ -52,6 +53,7 @@ class JepaRunConfig(RunConfig):
     momentum: tuple[float, float] = (0.996, 1.0)
     momentum_steps: int = 100000
     label_key: str = "label"
+    flip: bool = False
     probe_rows: int | None = None
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class JepaRunConfig(RunConfig):
             momentum=self.momentum,
             momentum_steps=self.momentum_steps,
             label_key=self.label_key,
+            flip=self.flip,
         )
 
     def encoder(self) -> ModelConfig:

@@ -32,6 +32,8 @@ ENCODER, PREDICTOR = "context_encoder", "predictor"
 
 TARGET_SOURCE = "target encoder, average-pooled"
 CONTEXT_SOURCE = "context encoder, average-pooled"
+FLIP_STREAM = 0xFFFFFFFF
+"""Folded into the step's key for mirroring; the masks fold in row numbers and never reach it."""
 SHOWN = 8
 """Images of one preview."""
 
@@ -78,6 +80,7 @@ class JepaObjective(Objective[Mean]):
             n, counted from 0, uses `m0 + (m1 - m0) n / momentum_steps`; from `momentum_steps` on it is m1.
         momentum_steps: length of that line.
         label_key: the field with the labels that probes read; batches may lack it.
+        flip: mirror each training image left to right and top to bottom, each with probability 1/2.
 
     Raises:
         ValueError: grids or widths that disagree, a momentum outside [0, 1], or fewer than one step of it.
@@ -95,6 +98,8 @@ class JepaObjective(Objective[Mean]):
         momentum: tuple[float, float] = (0.996, 1.0),
         momentum_steps: int = 100000,
         label_key: str = "label",
+        *,
+        flip: bool = False,
     ) -> None:
         _check_geometry(encoder, predictor, mask)
         if not all(0 <= bound <= 1 for bound in momentum):
@@ -106,6 +111,7 @@ class JepaObjective(Objective[Mean]):
         self.mask = mask
         self.sample = sample
         self.label_key = label_key
+        self.flip = flip
         self.inputs = InputSpec(sample)
         self.ema = EMASpec(
             optax.linear_schedule(momentum[0], momentum[1], momentum_steps), under("params", ENCODER)
@@ -137,6 +143,8 @@ class JepaObjective(Objective[Mean]):
         encoder itself; no gradient reaches it either way.
         """
         images = self.images(batch)
+        if self.flip:
+            images = flipped(images, jax.random.fold_in(step.key, FLIP_STREAM))
         masks = self.mask.draw(step.key, images.shape[0])
         targets = self.targets(params if step.ema is None else step.ema, images)
         wanted = gather_tokens(targets, masks.targets)
@@ -249,6 +257,17 @@ def scaled(images: jax.Array) -> jax.Array:
     """Images in [-1, 1]: bytes become `x / 127.5 - 1`, floats are taken as they are."""
     wide = jnp.asarray(images).astype(jnp.float32)
     return wide / 127.5 - 1 if images.dtype == jnp.uint8 else wide
+
+
+def flipped(images: jax.Array, key: jax.Array) -> jax.Array:
+    """Each image mirrored or not along each of its sides; image i draws from `fold_in(key, i)` alone."""
+
+    def mirrored(row: jax.Array, image: jax.Array) -> jax.Array:
+        across, down = jax.random.bernoulli(jax.random.fold_in(key, row), 0.5, (2,))
+        image = jnp.where(across, image[:, ::-1], image)
+        return jnp.where(down, image[::-1], image)
+
+    return jax.vmap(mirrored)(jnp.arange(images.shape[0]), images)
 
 
 def encoder_features(encoder: Any, variables: Variables, images: jax.Array) -> jax.Array:

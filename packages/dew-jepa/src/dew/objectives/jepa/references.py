@@ -75,7 +75,7 @@ def references(
         pass_ = list(represented(objective, dataset, jax.jit(featurize)))
         for probe in probes:
             value = scored(probe, pass_)
-            found.append(Reference(f"{probe.name}_{kind}", value))
+            found.append(Reference(f"{probe.name}.{kind}", value))
     return found
 
 
