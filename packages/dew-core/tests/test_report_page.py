@@ -71,6 +71,16 @@ def test_a_metric_called_like_markup_does_not_end_the_script(tmp_path):
     assert data[0]["name"] == "</script <b>"
 
 
+def test_a_reference_stands_in_the_chart_of_its_metric(tmp_path):
+    tracker = JournalTracker(str(tmp_path), record={})
+    tracker.started(step=0, total_steps=2, unit="rows")
+    scores = {"validation/hits": 1.0, "validation/hits.at_the_start": 0.25, "validation/of_v1.5": 3.0}
+    tracker.evaluated(scores, step=2)
+    page = render_report(read_journal(tmp_path), now=0.0)
+    assert page.count("<figure") == 2
+    assert "last 1 · at the start last 0.25" in page
+
+
 def test_a_long_run_stays_small_and_keeps_its_spike(run):
     page = run(20_000, loss=lambda step: 50.0 if step == 12_345 else 2.0 + math.sin(step) / 10)
     assert len(page.encode()) < 1_000_000

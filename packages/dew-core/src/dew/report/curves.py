@@ -26,9 +26,10 @@ def curves(history: RunHistory) -> str:
     if loss:
         lines = trend("loss", loss)
         parts.append(draw("Training loss", lines, note=last(lines), limit=MAIN_POINTS, wide=True))
-    for name, points in history.validation.items():
-        lines = [Line(short(name), list(points.items()), "points")]
-        parts.append(draw(f"Validation {title(name)}", lines, note=last(lines)))
+    for name, beside in with_references(list(history.validation)).items():
+        lines = [Line(short(one), list(history.validation[one].items()), "points") for one in (name, *beside)]
+        notes = [title(line.name.partition(".")[2]) + f" {last([line])}" for line in lines]
+        parts.append(draw(f"Validation {title(name)}", lines, note=" · ".join(notes).strip()))
     if speed:
         lines = trend(f"{history.unit}/s", speed)
         note = f"median {rate(median(speed))}"
@@ -41,6 +42,17 @@ def curves(history: RunHistory) -> str:
     more = len(metrics) - MOST
     rest = f'<p class="aside">{more} further metrics are in the journal.</p>' if more > 0 else ""
     return f'<div class="charts">{"".join(parts)}</div>{rest}'
+
+
+def with_references(names: list[str]) -> dict[str, list[str]]:
+    """Each metric with those drawn beside it: `accuracy.start` stands in the chart of `accuracy`."""
+    groups: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        base, dot, _ = name.partition(".")
+        if dot and base in groups:
+            groups[base].append(name)
+            del groups[name]
+    return groups
 
 
 def logged_span(history: RunHistory) -> tuple[int, int]:
