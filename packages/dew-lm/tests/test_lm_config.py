@@ -38,7 +38,8 @@ def with_sizes(**sizes):
 
 def test_importing_and_making_a_configuration_imports_no_arrays():
     code = (
-        "import sys; from dew.objectives.lm.config import LMRunConfig; LMRunConfig(); LMRunConfig.starting_point();"
+        "import sys; from dew.objectives.lm.config import LMRunConfig; "
+        "LMRunConfig(); LMRunConfig.starting_point();"
         "print([name for name in ('jax', 'numpy', 'tyro', 'flax') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
