@@ -22,6 +22,7 @@ from dew.data.dataset import Dataset
 from dew.plugins import Component
 from dew.telemetry import ProfileWindow
 from dew.training.config import MeshSpec
+from dew.training.launch import needed_words
 from dew.training.optim.config import Linear
 from dew.training.preemption import Preempted
 from dew.training.run_lock import sole_trainer
@@ -286,3 +287,19 @@ def test_a_rollout_makes_what_the_run_trains_on(tmp_path, toys):
     still = weights("two", 2, blank)
     np.testing.assert_array_equal(still, weights("six", 6, blank))
     assert (still != weights("plain", 2, None)).all()
+
+
+def test_the_closing_hint_shows_a_word_only_where_a_task_needs_one():
+    @dataclasses.dataclass
+    class Needs:
+        prompt: str
+        n: int = 1
+        positional = ("prompt",)
+
+    @dataclasses.dataclass
+    class Draws:
+        prompts: tuple[str, ...] = ()
+        positional = ("prompts",)
+
+    assert needed_words(Needs) == ['"..."']
+    assert needed_words(Draws) == needed_words(object) == []

@@ -229,7 +229,21 @@ def next_commands(config: RunConfig, directory: str) -> list[str]:
     place = shlex.quote(directory)
     lines: list[str] = []
     if "generate" in commands and config.objective in tasks:
-        lines.append(f'  dew generate {place} "..."')
+        lines.append(" ".join(["  dew generate", place, *needed_words(tasks.config(config.objective))]))
     if "report" in commands:
         lines.append(f"  dew report {place}")
     return lines
+
+
+def needed_words(options: type[Any]) -> list[str]:
+    """A placeholder for every word that a task's options take by place and have no default for."""
+    if not dataclasses.is_dataclass(options):
+        return []
+    positional = getattr(options, "positional", ())
+    return [
+        '"..."'
+        for field in dataclasses.fields(options)
+        if field.name in positional
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
