@@ -1,7 +1,7 @@
 """Name the things a run is made of: models, objectives, datasets, metrics and every other kind plugins add.
 
-`models.names()` lists, `models["causal_transformer"]` and `models.causal_transformer` import, and
-`models.build("causal_transformer", **fields)` validates fields and constructs.
+`datasets.names()` lists, `datasets["digits"]` and `datasets.digits` import, and
+`datasets.build("digits", **fields)` validates fields and constructs.
 """
 
 from dew.registry.kinds import DtypeName as DtypeName
