@@ -5,7 +5,20 @@ from dew_example.config import NoisySine, SineConfig
 from dew_example.learn import AbsoluteError, Predictions, Regression, SineMLP
 
 from dew.config import TrainerConfig
-from dew.testing import ConfigContract, DatasetContract, MetricContract, ObjectiveContract, PluginContract
+from dew.testing import (
+    ComponentContract,
+    ConfigContract,
+    DatasetContract,
+    DatasetExample,
+    MetricContract,
+    MetricExample,
+    ModelExample,
+    ObjectiveContract,
+    ObjectiveExample,
+    PluginContract,
+    RecipeExample,
+    registered,
+)
 
 
 class TestRegression(ObjectiveContract):
@@ -37,6 +50,37 @@ class TestAbsoluteError(MetricContract):
 
     def expected(self):
         return (6 + 2 * 3 + 3 * 1) / 6
+
+
+def points(rows):
+    x = np.linspace(-1, 1, rows, dtype=np.float32)[:, None]
+    return {"x": x, "y": np.sin(x)}
+
+
+def predictions():
+    return [Predictions(np.zeros((rows, 1)), np.full((rows, 1), 1.0 / rows)) for rows in (1, 2, 4)]
+
+
+def config():
+    return SineConfig(data=NoisySine(points=64))
+
+
+class TestComponents(ComponentContract):
+    """Every part once more, by its registered name: a part added later without an example fails here."""
+
+    def components(self):
+        return registered("example")
+
+    def examples(self):
+        return {
+            ("model", "sine_mlp"): ModelExample(
+                fields={"width": 4}, inputs=lambda rows: {"x": points(rows)["x"]}
+            ),
+            ("objective", "sine"): ObjectiveExample(config=config, batch=points),
+            ("recipe", "sine"): RecipeExample(config=config),
+            ("metric", "absolute_error"): MetricExample(artifacts=predictions, expected=3 / 7),
+            ("dataset", "noisy_sine"): DatasetExample(fields={"points": 64}),
+        }
 
 
 class TestPlugin(PluginContract):

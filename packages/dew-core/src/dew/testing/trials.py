@@ -46,9 +46,14 @@ class Trial:
     dtype: Any = np.float32
 
 
-def check_compiled(trial: Trial) -> None:
+def check_compiled(trial: Trial, again: Trial) -> None:
     """One compilation serves all values of a shape; the result is as tracing foretells it, a row for each row
-    and one float type, and the same each time."""
+    and one float type, and the same each time.
+
+    Args:
+        trial: the use under test.
+        again: the same use of a component built anew; what is static of it must be equal, not just alike.
+    """
     traced: list[None] = []
 
     def counted(held: Any, rows: Any) -> Any:
@@ -58,7 +63,7 @@ def check_compiled(trial: Trial) -> None:
     compiled = jax.jit(counted)
     held, rows = unboxed(trial.held), trial.rows(4)
     value = compiled(held, rows)
-    compiled(held, jax.tree.map(lambda leaf: leaf[::-1], rows))
+    compiled(unboxed(again.held), jax.tree.map(lambda leaf: leaf[::-1], again.rows(4)))
     assert len(traced) == 1, f"two calls with the same shapes were traced {len(traced)} times"
     assert_close(floats_of(compiled(held, rows)), floats_of(value), 0.0)
     foretold = jax.eval_shape(trial.function, held, rows)
