@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from dew.registry import recipes
+from dew.inference import export_run
+from dew.registry import recipes, writers
 from dew.telemetry.history import read_journal
 
 PROCESS = Path(__file__).with_name("recipe_process.py")
@@ -69,12 +70,14 @@ class Outcome:
     Attributes:
         status: of the process.
         result: what it printed, or nothing.
+        directory: of the run.
         losses: by step, from the journal.
         error: its standard error.
     """
 
     status: int
     result: dict[str, Any]
+    directory: Path
     losses: dict[int, float]
     error: str
 
@@ -97,7 +100,9 @@ def run(
     ]
     begun = (place / "run").is_dir()
     losses = read_journal(place / "run").metrics.get("train/loss", {}) if begun else {}
-    return Outcome(done.returncode, json.loads(printed[0]) if printed else {}, losses, done.stderr[-2000:])
+    return Outcome(
+        done.returncode, json.loads(printed[0]) if printed else {}, place / "run", losses, done.stderr[-2000:]
+    )
 
 
 @pytest.fixture(scope="module", params=recipes.names())
@@ -138,6 +143,17 @@ def test_recipe_killed_inside_a_window_ends_bit_for_bit_as_if_it_had_not_been(
     assert {step: resumed.losses[step] for step in range(CUT + 1, STEPS + 1)} == {
         step: whole.losses[step] for step in range(CUT + 1, STEPS + 1)
     }
+
+
+@pytest.mark.slow
+def test_run_of_a_recipe_is_published_or_refused_by_the_name_of_its_model(whole: Outcome, tmp_path: Path):
+    architecture = json.loads((whole.directory / "run.json").read_text())["model"]["architecture"]
+    if architecture in writers:
+        assert (export_run(whole.directory, tmp_path / "out") / "model.safetensors").is_file()
+    else:
+        with pytest.raises(ValueError, match=f"trained the model '{architecture}'.*no published layout"):
+            export_run(whole.directory, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

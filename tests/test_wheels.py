@@ -79,9 +79,31 @@ def core(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> E
     return environment(tmp_path_factory.mktemp("core"), wheels["dew-core"])
 
 
-@pytest.fixture(scope="module")
-def language(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return environment(tmp_path_factory.mktemp("lm"), wheels["dew-core"], wheels["dew-lm"])
+NEEDS = {
+    "dew-lm": ("dew-core",),
+    "dew-diffusion": ("dew-core",),
+    "dew-jepa": ("dew-core",),
+    "dew-rl": ("dew-core", "dew-lm"),
+    "dew-inference": ("dew-core",),
+}
+"""Distribution -> those of Dew that it brings along."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """An environment that holds one distribution and what it declares."""
+
+    name: str
+    environment: Environment
+
+
+@pytest.fixture(scope="module", params=NEEDS)
+def alone(
+    request: pytest.FixtureRequest, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Alone:
+    name: str = request.param
+    held = [wheels[each] for each in (*NEEDS[name], name)]
+    return Alone(name, environment(tmp_path_factory.mktemp(name), *held))
 
 
 @pytest.fixture(scope="module")
@@ -140,36 +162,76 @@ def test_name_of_a_missing_distribution_says_how_to_get_it(core: Environment):
     assert core.python(code) == "dew.sampling.generate ships in dew-lm: pip install dew-lm\n"
 
 
-def test_language_models_train_without_any_other_family(language: Environment):
-    options = [
-        "--trainer.steps",
-        "2",
-        "--trainer.name",
-        "run",
-        "--trainer.checkpoint-dir",
-        "runs",
-        "--sample-tokens",
-        "0",
-    ]
-    small = '{"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_seq_len": 128}'
-    language.dew("train", "lm", *options, "--data.val-windows", "8", "--model.config", small)
-    assert (language.folder / "runs/run/run.json").is_file()
-    families = {"dew-inference", "dew-diffusion", "dew-jepa", "dew-rl"}
-    others = {"torch", "transformers", "huggingface-hub", "scikit-learn", "wandb", "pillow"}
-    assert language.installed() & (families | others) == set()
+PICTURES = """
+import numpy, os
+from PIL import Image
+for kind in ("dark", "light"):
+    os.makedirs(f"pictures/{kind}", exist_ok=True)
+    for number in range(16):
+        noise = numpy.random.default_rng(number).integers(0, 120, (16, 16, 3))
+        pixels = (noise + 130 * (kind == "light")).astype("uint8")
+        Image.fromarray(pixels).save(f"pictures/{kind}/{number}.png")
+"""
+"""Writes a folder of images in two classes, with the libraries that the images extra brings."""
+DECODER = '{"hidden_size": 16, "num_layers": 1, "num_heads": 2}'
+ENCODER = '{"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2}'
+PREDICTOR = '{"hidden_size": 16, "num_layers": 1, "num_heads": 2}'
+ON_PICTURES = [
+    "--data.path",
+    "pictures",
+    "--data.image-size",
+    "16",
+    "--data.val-batches",
+    "1",
+    "--trainer.batch-size",
+    "8",
+]
+COMMANDS = {
+    "dew-lm": ["lm", "--sample-tokens", "0", "--data.val-windows", "8", "--model.config", DECODER],
+    "dew-diffusion": ["diffusion", *ON_PICTURES, "--sampling-steps", "2", "--model.config", ENCODER],
+    "dew-jepa": ["jepa", *ON_PICTURES, "--model.config", ENCODER, "--predictor.config", PREDICTOR],
+    "dew-rl": ["grpo", "--warm-start.steps", "1", "--group-size", "2", "--model.config", DECODER],
+}
+"""Distribution -> a recipe of its own, made small, on data that needs no further package."""
 
 
-def test_every_module_of_a_family_imports_in_its_own_environment(language: Environment):
+def test_distribution_alone_brings_no_other_family_and_no_library_of_one(alone: Alone):
+    families = set(NEEDS) - {alone.name, *NEEDS[alone.name]}
+    others = {"torch", "transformers", "trl", "diffusers", "scikit-learn", "wandb"}
+    text = {"tokenizers", "jinja2"} if "dew-lm" not in {alone.name, *NEEDS[alone.name]} else set[str]()
+    images = {"pillow"} if alone.name not in ("dew-diffusion", "dew-jepa") else set[str]()
+    assert alone.environment.installed() & (families | others | text | images) == set()
+
+
+def test_every_plugin_and_component_of_a_distribution_alone_can_be_imported(alone: Alone):
+    alone.environment.dew("plugins", "check")
+
+
+@pytest.mark.parametrize("alone", COMMANDS, indirect=True)
+def test_recipe_trains_without_any_other_family(alone: Alone):
+    options = ["--trainer.steps", "2", "--trainer.name", "run", "--trainer.checkpoint-dir", "runs"]
+    if "pictures" in COMMANDS[alone.name]:
+        alone.environment.python(PICTURES)
+    alone.environment.dew("train", *COMMANDS[alone.name], *options)
+    assert (alone.environment.folder / "runs/run/run.json").is_file()
+
+
+BY_EXTRA = {"dew-inference": "dew.inference.server."}
+"""Distribution -> the modules that one of its extras brings the imports of: text is served with `lm`."""
+
+
+def test_every_module_of_a_distribution_imports_in_its_own_environment(alone: Alone):
     code = """
 import importlib, pkgutil, dew
 names = [each.name for each in pkgutil.walk_packages(dew.__path__, 'dew.')]
-optional = {'dew.__main__', 'dew.telemetry.weights_and_biases'}
+optional = ('dew.__main__', 'dew.telemetry.weights_and_biases', EXTRA)
 for name in names:
-    if name not in optional:
+    if not name.startswith(optional):
         importlib.import_module(name)
 print(len(names))
 """
-    assert int(language.python(code)) > 50
+    extra = BY_EXTRA.get(alone.name, "dew.__main__")
+    assert int(alone.environment.python(code.replace("EXTRA", repr(extra)))) > 50
 
 
 def test_example_plugin_passes_its_contracts_and_trains(example: Environment):
