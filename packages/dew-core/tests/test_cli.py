@@ -13,6 +13,7 @@ import pytest
 
 from dew.cli import entry, errors, main
 from dew.cli.errors import UserError, report
+from dew.plugins.known import SHIPPED_BY
 
 HEAVY = ("jax", "numpy", "tyro", "flax", "optax", "rich", "jaxtyping")
 PROBE = f"""
@@ -38,13 +39,16 @@ def test_help_and_lists_import_no_numerics(words: list[str]):
         (["rubbish"], "dew: 'rubbish' is no command; dew --help lists them"),
         (["plugins", "chek"], "dew: 'chek' is no subcommand of dew plugins; did you mean check?"),
         (
-            ["train", "diffusion"],
-            "dew: 'diffusion' is no recipe here: it ships in dew-diffusion; pip install",
+            ["train", "sorcery"],
+            "dew: 'sorcery' is no recipe here: it ships in dew-sorcery; pip install",
         ),
         (["train", "--resume"], "dew: the recipe comes before its options"),
     ],
 )
-def test_mistake_is_one_line_with_a_way_out_and_status_2(words: list[str], message: str, capsys: Any):
+def test_mistake_is_one_line_with_a_way_out_and_status_2(
+    words: list[str], message: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(SHIPPED_BY, ("recipe", "sorcery"), "dew-sorcery")
     assert main(words) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith(message) and shown.err.count("\n") == 1 and shown.out == ""

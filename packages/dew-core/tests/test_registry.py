@@ -132,5 +132,6 @@ def test_missing_requirement_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
 def test_name_of_a_package_whose_plugin_is_off_does_not_say_to_install_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dew.plugins.known.metadata.version", lambda distribution: "0.1.0")
+    monkeypatch.setitem(SHIPPED_BY, ("model", "sorcery"), "dew-sorcery")
     with pytest.raises(UnknownComponent, match="its plugin is not loaded: dew plugins says why"):
-        registry_of("model").get("simple_dit")
+        registry_of("model").get("sorcery")
