@@ -68,6 +68,7 @@ def test_validation_and_pictures_are_lines_of_their_own():
     tracker.started(step=0, total_steps=10, unit="images")
     tracker.evaluated({"validation/perplexity": 4.4321, "validation/fid": 12345.6}, step=5)
     tracker.preview((ImageGrid(images=np.zeros((3, 2, 2, 1))),), step=5)
+    tracker.evaluated({}, step=6)
     assert lines()[1:] == [
         "step 5/10  validation  perplexity 4.432  fid 12,346",
         "  3 pictures, shown by dew report",

@@ -75,6 +75,8 @@ class ProgressTracker(Tracker):
             self._say("  ".join([self._where(step), *facts, *tail]))
 
     def evaluated(self, values: Mapping[str, float], *, step: int) -> None:
+        if not values:
+            return
         shown = "  ".join(
             f"{name.partition('/')[2] or name} {number(value)}" for name, value in values.items()
         )
