@@ -174,7 +174,7 @@ for kind in ("dark", "light"):
 """
 """Writes a folder of images in two classes, with the libraries that the images extra brings."""
 DECODER = '{"hidden_size": 16, "num_layers": 1, "num_heads": 2}'
-ENCODER = '{"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2}'
+ENCODER = '{"patch_size": 2, "hidden_size": 16, "num_layers": 1, "num_heads": 2}'
 PREDICTOR = '{"hidden_size": 16, "num_layers": 1, "num_heads": 2}'
 ON_PICTURES = [
     "--data.path",
@@ -239,7 +239,8 @@ def test_example_plugin_passes_its_contracts_and_trains(example: Environment):
         example.program("python"),
         "-m",
         "pytest",
-        "-q",
+        "-o",
+        "addopts=-q --import-mode=importlib",
         EXAMPLE / "tests",
         cwd=example.folder,
         JAX_PLATFORMS="cpu",
