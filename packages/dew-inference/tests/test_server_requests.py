@@ -1,5 +1,8 @@
 """What a server refuses, how a request leaves it, and what one request cannot do to another."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import CancelledError
 from dataclasses import replace
 
@@ -145,6 +148,28 @@ def test_a_task_or_a_size_that_cannot_be_served_is_refused(task, change, sizes, 
 def test_another_kind_of_task_is_refused():
     with pytest.raises(TypeError, match="TextGeneration task, not dict"):
         Server.from_task({}, slots=2, capacity=48)
+
+
+def test_weights_over_several_devices_are_refused():
+    """In a process of its own, which has two virtual devices."""
+    code = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from flax import linen as nn
+from dew.inference import Server, TextGeneration
+from dew.nn.backbones.causal_transformer import CausalTransformer
+
+model = CausalTransformer(vocab_size=8, hidden_size=4, num_layers=1, num_heads=1, max_seq_len=8)
+variables = nn.unbox(model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))
+everywhere = NamedSharding(jax.make_mesh((2,), ("data",)), PartitionSpec())
+try:
+    Server.from_task(TextGeneration(model, jax.device_put(variables, everywhere)), slots=2, capacity=8)
+except ValueError as error:
+    print(error)
+"""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert "the task's weights lie on 2 devices, and a server runs on one" in done.stdout, done.stderr
 
 
 def test_admission_decides_who_enters_first(task):
