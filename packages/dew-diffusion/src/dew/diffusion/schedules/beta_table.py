@@ -70,11 +70,9 @@ class BetaTable:
         below = xp.clip(xp.floor(t), 0, self.timesteps - 2).astype(int)
         rest = t - below
         # The table may end at infinity, which a weight of zero would turn into NaN.
-        return xp.where(
-            rest == 0,
-            table[below],
-            xp.where(rest == 1, table[below + 1], (1 - rest) * table[below] + rest * table[below + 1]),
-        )
+        with np.errstate(invalid="ignore"):
+            between = (1 - rest) * table[below] + rest * table[below + 1]
+        return xp.where(rest == 0, table[below], xp.where(rest == 1, table[below + 1], between))
 
     def alpha(self, t: Array, /) -> Array:
         xp = numerics(t)
