@@ -76,6 +76,7 @@ def test_a_reference_stands_in_the_chart_of_its_metric(tmp_path):
     tracker.started(step=0, total_steps=2, unit="rows")
     scores = {"validation/hits": 1.0, "validation/hits.at_the_start": 0.25, "validation/of_v1.5": 3.0}
     tracker.evaluated(scores, step=2)
+    tracker.finished("completed", step=2)
     page = render_report(read_journal(tmp_path), now=0.0)
     assert page.count("<figure") == 2
     assert "last 1 · at the start last 0.25" in page
