@@ -153,7 +153,7 @@ class JepaObjective(Objective[Mean]):
         counted = masks.target_valid
         stats = Mean(jnp.sum(jnp.where(counted, error, 0)), jnp.sum(counted, dtype=jnp.float32))
         context = jnp.mean(jnp.sum(masks.context_valid, axis=-1, dtype=jnp.float32))
-        spread = jnp.mean(jnp.std(predicted, axis=(0, 1, 2)))
+        spread = jnp.mean(jnp.std(predicted, axis=(0, 1, 2), where=counted[..., None]))
         return stats, Aux({"context_tokens": context, "prediction_std": spread})
 
     def images(self, batch: Batch) -> jax.Array:

@@ -16,6 +16,7 @@ from dew.objectives.jepa.probe_rows import with_probe_rows
 from dew.objectives.jepa.references import references
 from dew.objectives.jepa.ridge import LinearProbe
 from dew.training.placement import INIT_STREAM
+from dew.training.runtime import prepare_process
 
 if TYPE_CHECKING:
     from dew.training.state import TrainState
@@ -27,6 +28,7 @@ def train(config: JepaRunConfig) -> TrainState:
     Raises:
         ValueError: settings that do not fit each other or the data.
     """
+    prepare_process(config.trainer)
     objective = config.build()
     dataset = config.data.load(batch=config.trainer.batch_size)
     metrics: list[Metric[Any]] = []
