@@ -76,6 +76,16 @@ def test_a_new_file_moves_no_other_between_the_splits(tmp_path):
     assert 0.15 < len(before) / 60 < 0.45
 
 
+def test_order_follows_from_the_names_alone(tmp_path):
+    spec = ImageFolder(path=folder(tmp_path / "one", 12), image_size=4)
+    for index in reversed(range(12)):
+        paint(tmp_path / "two" / ("cat", "dog")[index % 2] / f"{index:03d}.png")
+    other = ImageFolder(path=str(tmp_path / "two"), image_size=4)
+    for split in ("train", "held_out"):
+        names = [[file.name for file in each.records(split)._files] for each in (spec, other)]
+        assert names[0] == names[1]
+
+
 def test_splits_are_disjoint_and_complete(tmp_path):
     spec = ImageFolder(path=folder(tmp_path, 30), val_fraction=0.3, image_size=4)
     train, held_out = ({file.name for file in spec.records(each)._files} for each in ("train", "held_out"))
