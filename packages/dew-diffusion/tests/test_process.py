@@ -37,11 +37,18 @@ def paper_target(name, alpha, sigma, x0, noise):
     }[name]
 
 
-@pytest.mark.parametrize("name", ["epsilon", "x0", "v", "velocity", "edm"])
-@pytest.mark.parametrize("schedule", [Exploding(), CosineAngle(), SD, StraightLine()])
+PAIRS = [
+    (Exploding(), ("epsilon", "x0", "v", "velocity", "edm")),
+    (CosineAngle(), ("x0", "v", "velocity")),
+    (SD, ("epsilon", "x0", "v", "velocity")),
+    (StraightLine(), ("x0", "v", "velocity")),
+]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"), [(schedule, name) for schedule, names in PAIRS for name in names]
+)
 def test_target_is_the_paper_s_and_converts_back(schedule, name):
-    if (name == "edm") != isinstance(schedule, Exploding) or (schedule.zero_snr and name == "epsilon"):
-        pytest.skip("the papers do not pair these")
     with jax.enable_x64(True):
         process = of_target(schedule, name, sigma_data=STD)
         t = jnp.asarray([0.1, 0.4, 0.9]) * schedule.first_time
