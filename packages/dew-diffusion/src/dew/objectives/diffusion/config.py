@@ -16,7 +16,8 @@ from dew.plugins.known import SHIPPED_BY
 from dew.registry import DtypeName, metrics, models
 from dew.sampling.images.config import CFG
 from dew.sampling.solvers.base import SamplerSpec
-from dew.sampling.solvers.first_order import Euler, EulerAncestral
+from dew.sampling.solvers.first_order import EulerAncestral
+from dew.sampling.solvers.multistep import DPMSolverPP
 from dew.training.optim.config import Cosine
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class DiffusionRunConfig(RunConfig):
                 batch_size=64, steps=1500, log_every=25, eval_every=300, checkpoint_every=500
             ),
             preset=Flow(),
-            sampler=Euler(),
+            sampler=DPMSolverPP(),
             guidance=CFG(3.0),
             sampling_steps=25,
             unconditional_prob=0.1,
