@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from flax import linen as nn
 
 from dew.diffusion.presets import EDM
@@ -57,7 +56,6 @@ def trained(objective):
     )(params)
 
 
-@pytest.mark.slow
 def test_trained_denoiser_is_within_five_percent_of_the_least_error(mixture):
     objective = DiffusionObjective(
         Perceptron(),
