@@ -70,6 +70,15 @@ def test_a_cancelled_request_frees_its_row_at_once(server):
         first.result()
 
 
+def test_a_cancelled_request_draws_no_further_token(server):
+    """It had drawn two when it was cancelled; the other row goes on to its ten."""
+    leaving, staying = server.submit([1], 30, seed=0), server.submit([2], 10, seed=0)
+    server.step()
+    leaving.cancel()
+    staying.result()
+    assert np.asarray(server._rows.carry.state.step).tolist() == [2, 10]
+
+
 def test_a_waiting_request_is_cancelled_before_it_enters(server):
     tickets = [server.submit([each], 2, seed=0) for each in (1, 2, 3)]
     assert tickets[2].cancel()
