@@ -151,19 +151,20 @@ def block_spec(
     layers: int,
     heads: int,
     mlp_ratio: float,
+    residual_gain: float = 1.0,
     norm_eps: float,
     dtype: Dtype,
     param_dtype: Dtype,
     precision: jax.lax.PrecisionLike,
     attention_impl: AttentionImpl | None,
 ) -> BlockSpec:
-    """The spec of `layers` blocks, whose outputs together start at unit scale."""
+    """The spec of `layers` blocks, whose outputs together start at the scale `residual_gain`."""
     return BlockSpec(
         width=width,
         heads=heads,
         hidden=round(mlp_ratio * width),
         norm_eps=norm_eps,
-        output_gain=(2 * layers) ** -0.5,
+        output_gain=residual_gain * (2 * layers) ** -0.5,
         dtype=dtype,
         param_dtype=param_dtype,
         precision=precision,

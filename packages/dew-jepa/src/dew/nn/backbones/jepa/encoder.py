@@ -30,6 +30,8 @@ class JepaEncoder(nn.Module):
         mlp_ratio: inner width of the feed-forward parts, in D.
         position_scale: size of the position codes. Where they outweigh the patches, features tell little
             else, and predicting them is no task.
+        residual_gain: size of what the layers add to the patches at the start; small, features begin as
+            the patches themselves.
         norm_eps: added to every variance.
         dtype: computes; norms and softmax are float32 or wider.
         param_dtype: stores.
@@ -48,6 +50,7 @@ class JepaEncoder(nn.Module):
     num_heads: int = 12
     mlp_ratio: float = 4.0
     position_scale: float = 1.0
+    residual_gain: float = 1.0
     norm_eps: float = 1e-6
     dtype: Dtype = jnp.float32
     param_dtype: Dtype = jnp.float32
@@ -64,6 +67,8 @@ class JepaEncoder(nn.Module):
             patch_size=self.patch_size,
             channels=self.channels,
         )
+        if self.residual_gain <= 0:
+            raise ValueError(f"vit_jepa: residual_gain={self.residual_gain} must be positive")
         if any(side % self.patch_size for side in self.image_size):
             raise ValueError(
                 f"vit_jepa: patch_size={self.patch_size} must divide both sides of image_size="
@@ -114,6 +119,7 @@ class JepaEncoder(nn.Module):
             layers=self.num_layers,
             heads=self.num_heads,
             mlp_ratio=self.mlp_ratio,
+            residual_gain=self.residual_gain,
             norm_eps=self.norm_eps,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
