@@ -90,6 +90,7 @@ class DPORunConfig(RunConfig):
             ),
             data=SumPairs(),
             optim=OptimConfig(
+                optimizer="muon",
                 optimizer_opts={"b2": 0.98},
                 learning_rate=3e-3,
                 schedule=Cosine(warmup_updates=100, end_factor=0.02),
