@@ -72,7 +72,7 @@ def test_a_cancelled_request_frees_its_row_at_once(server):
 
 def test_a_cancelled_request_draws_no_further_token(server):
     """It had drawn two when it was cancelled; the other row goes on to its ten."""
-    leaving, staying = server.submit([1], 30, seed=0), server.submit([2], 10, seed=0)
+    leaving, staying = (server.submit([5, 6], budget, seed=0) for budget in (20, 10))
     server.step()
     leaving.cancel()
     staying.result()
