@@ -48,7 +48,9 @@ def journal(directory, kind):
 def test_the_recipe_learns_from_real_digits(run):
     state, directory = run
     assert int(state.updates) == 80
-    losses = [row["values"]["train/loss"] for row in journal(directory, "train")]
+    losses = [
+        row["values"]["train/loss"] for row in journal(directory, "metrics") if "train/loss" in row["values"]
+    ]
     assert losses[-1] < 0.75 * losses[0]
 
 
@@ -56,7 +58,8 @@ def test_previews_show_every_class_at_every_evaluation(run):
     shown = journal(run[1], "preview")
     assert [event["step"] for event in shown] == [40, 80]
     for event in shown:
-        assert [item["caption"] for item in event["items"]] == list("0123456789")
+        captions = ", ".join(item["caption"] for item in event["items"])
+        assert captions == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
 
 
 def test_a_run_is_read_back_with_its_sizes_and_classes(run):

@@ -134,10 +134,13 @@ class DiffusionRunConfig(RunConfig):
             ),
             data=Digits(),
             optim=OptimConfig(
-                learning_rate=4e-3, schedule=Cosine(warmup_updates=100, end_factor=0.02), weight_decay=0.05
+                optimizer="muon",
+                learning_rate=4e-3,
+                schedule=Cosine(warmup_updates=100, end_factor=0.02),
+                weight_decay=0.05,
             ),
             trainer=TrainerConfig(
-                batch_size=64, steps=1500, log_every=25, eval_every=300, checkpoint_every=500
+                batch_size=32, steps=2000, log_every=40, eval_every=400, checkpoint_every=1000
             ),
             preset=Flow(),
             sampler=DPMSolverPP(),
