@@ -65,25 +65,25 @@ class JepaRunConfig(RunConfig):
     @classmethod
     def starting_point(cls) -> Self:
         """A small encoder that tells textures apart after minutes on a laptop's processor."""
-        # Textures are told apart by small things: low position codes, small targets near a wide context.
-        encoder: JsonDict = {"patch_size": 4, "hidden_size": 64, "num_layers": 3, "num_heads": 4}
+        # Textures are told apart by small things: small patches, low position codes, small targets.
+        encoder: JsonDict = {"patch_size": 2, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
         predictor: JsonDict = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
         return cls(
             model=ModelConfig("vit_jepa", config={**encoder, "position_scale": 0.2}, dtype="float32"),
             data=Textures(),
             optim=OptimConfig(
-                learning_rate=1.5e-3,
-                schedule=Cosine(warmup_updates=100, end_factor=0.01),
+                learning_rate=1e-3,
+                schedule=Cosine(warmup_updates=80, end_factor=0.01),
                 weight_decay=0.05,
                 clip_grads=1.0,
             ),
             trainer=TrainerConfig(
-                batch_size=64, steps=1000, log_every=20, eval_every=200, checkpoint_every=500
+                batch_size=32, steps=800, log_every=20, eval_every=200, checkpoint_every=400
             ),
             predictor=ModelConfig("vit_jepa_predictor", config=predictor, dtype="float32"),
-            mask=MultiBlock(targets=4, target_scale=(0.04, 0.1), context_tokens=28),
-            momentum=(0.998, 1.0),
-            momentum_steps=1000,
+            mask=MultiBlock(target_scale=(0.02, 0.05), context_tokens=48),
+            momentum=(0.996, 1.0),
+            momentum_steps=800,
             flip=True,
         )
 
