@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from dew.config import ModelConfig, TrainerConfig
+from dew.config import ModelConfig, OptimConfig, TrainerConfig
 from dew.data.images.config import Digits, ImageFolder
 from dew.inference.images import TextToImage
 from dew.objectives.diffusion import DiffusionRunConfig
@@ -23,6 +23,7 @@ def short(place, name, data, **trainer):
         DiffusionRunConfig.starting_point(),
         model=ModelConfig("simple_dit", TINY, dtype="float32"),
         data=data,
+        optim=OptimConfig(optimizer="muon", learning_rate=1e-2, weight_decay=0.0),
         trainer=TrainerConfig(
             name=name,
             checkpoint_dir=str(place),

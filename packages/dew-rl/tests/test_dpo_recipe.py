@@ -127,6 +127,15 @@ def test_reference_is_the_warm_start_and_a_warm_start_is_a_function_of_the_seed(
     assert not np.array_equal(moved["params"]["lm_head"]["kernel"], again["params"]["lm_head"]["kernel"])
 
 
+def test_warm_start_reads_rows_of_the_runs_own_seed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(SumPairs, "form", lambda self, count, *, seed: asked.append((count, seed)) or [])
+    config = small("unused", seed=5).resolved(ByteTokenizer())
+    with pytest.raises(ValueError, match="read 12 examples, and 0 are given"):
+        dpo_recipe.started_policy(config, ByteTokenizer())
+    assert asked == [(12, 5)]
+
+
 def test_resumed_run_equals_the_uninterrupted_one_and_does_not_start_again(run, tmp_path, monkeypatch):
     whole, _ = run
     dpo_recipe.train(small(tmp_path, steps=2))
@@ -195,7 +204,7 @@ def test_parts_that_do_not_fit_each_other_are_refused_before_any_work(changes, m
 @pytest.mark.slow
 def test_preferences_are_learned_on_held_out_sums(tmp_path):
     """A third of the preset's length already ranks most of the sums it never saw."""
-    preset = DPORunConfig.preset()
+    preset = DPORunConfig.starting_point()
     trainer = dataclasses.replace(
         preset.trainer, name="learns", checkpoint_dir=str(tmp_path), steps=1200, eval_every=1200
     )

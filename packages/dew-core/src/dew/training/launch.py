@@ -228,7 +228,7 @@ def next_commands(config: RunConfig, directory: str) -> list[str]:
 
     place = shlex.quote(directory)
     lines: list[str] = []
-    if "generate" in commands and config.objective in tasks:
+    if "generate" in commands and config.objective is not None and config.objective in tasks:
         lines.append(" ".join(["  dew generate", place, *needed_words(tasks.config(config.objective))]))
     if "report" in commands:
         lines.append(f"  dew report {place}")
