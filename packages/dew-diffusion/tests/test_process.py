@@ -158,9 +158,15 @@ def test_preset_refuses_epsilon_on_the_rescaled_table():
         (lambda: Linear(timesteps=1), "preset.timesteps=1"),
         (lambda: Flow(shift=0.0), "preset.shift=0.0"),
         (lambda: of_target(SD, "v", gamma=0.0), "gamma=0.0 must be positive"),
+        (lambda: of_target(SD, "eps"), "predicts='eps' must be one of epsilon, x0"),
+        (lambda: of_target(SD, "v", "snr"), "weighting='snr' must be one of uniform, edm, min_snr"),
+        (lambda: of_target(SD, "v", spacing="even"), "spacing='even' must be one of karras, log_snr, time"),
+        (lambda: of_target(SD, "v").grid(4, spacing="even"), "spacing='even'"),
+        (lambda: Linear(betas="cosine").build(), "betas='cosine' must be one of linear, scaled_linear"),
+        (lambda: Flow(times="normal"), "preset.times='normal' must be one of logit_normal, uniform"),
     ],
 )
-def test_number_out_of_range_is_refused_by_name(make, message):
+def test_value_out_of_range_is_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dew.diffusion.choices import check_choice
+from dew.diffusion.process import SPACINGS, Process, Spacing
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from dew.diffusion.process import Process, Spacing
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +114,12 @@ def grid(process: Process, steps: int, *, spacing: Spacing | None = None) -> Gri
     flow applied once.
 
     Raises:
-        ValueError: fewer than one step, or a spacing by ratio where a ratio is 0 or infinite.
+        ValueError: fewer than one step, an unknown spacing, or one by ratio where a ratio is 0 or infinite.
     """
     if steps < 1:
         raise ValueError(f"steps={steps} must be at least 1")
-    chosen = spacing or process.spacing
+    chosen = process.spacing if spacing is None else spacing
+    check_choice("spacing", chosen, SPACINGS)
     if chosen == "time":
         return at_times(process, process.schedule.even_times(steps))
     low, high = process.schedule.ratios

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from dew.diffusion.choices import check_choice
+
 if TYPE_CHECKING:
     from dew.diffusion.process import Process
 
@@ -231,6 +233,10 @@ class Flow(PresetSpec):
     logit_std: float = 1.0
 
     positive: ClassVar[tuple[str, ...]] = ("shift", "logit_std")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("preset.times", self.times, ("logit_normal", "uniform"))
 
     def build(self) -> Process:
         """The process of this record."""

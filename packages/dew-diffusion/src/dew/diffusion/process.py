@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
+from dew.diffusion.choices import check_choice
 from dew.diffusion.schedules.base import Array, Schedule, numerics
 from dew.diffusion.targets import FORMS, TargetName, input_deviation
 from dew.diffusion.times import TimeLaw, uniform_rows
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 type Spacing = Literal["karras", "log_snr", "time"]
 """How the noise levels of a grid are spaced: even in `ratio^(1/rho)`, even in log-SNR, or even in time."""
+
+SPACINGS: tuple[str, ...] = get_args(Spacing.__value__)
+"""Every spacing."""
 
 
 class Level(NamedTuple):
@@ -68,8 +72,8 @@ class Process:
         rho: the exponent of the `karras` spacing.
 
     Raises:
-        ValueError: epsilon where no signal is left at the first time, since it does not say x0 there; or a
-            number that is not positive.
+        ValueError: epsilon where no signal is left at the first time, since it does not say x0 there; a
+            target, weighting or spacing of another name; or a number that is not positive.
     """
 
     schedule: Schedule
@@ -83,6 +87,9 @@ class Process:
     rho: float = 7.0
 
     def __post_init__(self) -> None:
+        check_choice("predicts", self.predicts, FORMS)
+        check_choice("weighting", self.weighting, LAWS)
+        check_choice("spacing", self.spacing, SPACINGS)
         if self.schedule.zero_snr and self.predicts == "epsilon":
             raise ValueError(
                 "predicts='epsilon' says nothing about x0 where the schedule leaves no signal; "

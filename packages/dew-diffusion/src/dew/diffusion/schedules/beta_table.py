@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dew.diffusion.choices import check_choice
 from dew.diffusion.schedules.base import numerics
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class BetaTable:
         zero_terminal_snr: rescale alpha so that it ends at exactly 0; the first entry stays.
 
     Raises:
-        ValueError: not `0 < beta_start <= beta_end < 1`, or fewer than two entries.
+        ValueError: not `0 < beta_start <= beta_end < 1`, fewer than two entries, or betas of another name.
     """
 
     beta_start: float = 1e-4
@@ -46,6 +47,7 @@ class BetaTable:
             )
         if self.timesteps < 2:
             raise ValueError(f"timesteps={self.timesteps} must be at least 2")
+        check_choice("betas", self.betas, ("linear", "scaled_linear"))
 
     @property
     def first_time(self) -> float:
