@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from dew.diffusion.presets import EDM, Flow, Linear
+from dew.inference.images import TextToImage
 from dew.inputs.encoders import LabelEncoder
 from dew.inputs.spec import Condition, Field, InputSpec
 from dew.nn.backbones.dit import SimpleDiT
@@ -187,6 +188,20 @@ def test_preview_shows_one_image_of_every_class_under_its_name():
     assert list(shown.captions) == list(CLASSES) and shown.images.shape == (3, *SHAPE)
 
 
+class Unnamed(LabelEncoder):
+    """Captions without number, so that none is an example."""
+
+    examples = ()
+
+
+def test_preview_without_examples_shows_the_first_rows_of_the_batch_as_many_as_there_are():
+    spec = InputSpec(Field("image", SHAPE), {"textcontext": Condition(Unnamed(CLASSES), "label")})
+    built = DiffusionObjective(Told(), Flow().build(), spec, sampler=Euler(), steps=2, guidance=None)
+    for rows, shown in ((2, 2), (9, VALIDATION_SAMPLES)):
+        drawn = built.preview({"params": {"scale": jnp.ones(())}}, batch(rows), clock())
+        assert drawn.images.shape == (shown, *SHAPE) and not drawn.captions
+
+
 def test_preview_without_conditions_shows_a_few_images():
     built = objective(labelled=False)
     assert built.guidance is None
@@ -223,6 +238,31 @@ class Tower(LabelEncoder):
 
     def encode(self, params, tokens):
         return params["scale"] * super().encode(params, tokens)
+
+
+class Counting(Tower):
+    """Notes what is encoded."""
+
+    def __init__(self):
+        super().__init__(CLASSES)
+        self.encoded = []
+
+    def encode(self, params, tokens):
+        self.encoded.append(tuple(np.asarray(tokens)))
+        return super().encode(params, tokens)
+
+
+def test_what_stands_for_no_condition_is_encoded_once_and_is_the_task_s_too():
+    encoder = Counting()
+    spec = InputSpec(Field("image", SHAPE), {"textcontext": Condition(encoder, "label")})
+    built = DiffusionObjective(Told(), Flow().build(), spec, sampler=Euler(), steps=2)
+    assert encoder.encoded == [(3,)]
+    built.blank_conditions({"textcontext": jnp.zeros((1, 4))})
+    task = TextToImage.from_objective(built, {"params": {"scale": jnp.ones(())}, "encoders": {}})
+    task.bind({"params": {"scale": jnp.ones(())}, "encoders": {"textcontext": {"scale": 2.0}}}).prepare(
+        "eel", seed=0
+    )
+    assert encoder.encoded == [(3,), (2,)]
 
 
 def test_frozen_encoders_travel_in_the_tree_outside_of_what_is_trained():

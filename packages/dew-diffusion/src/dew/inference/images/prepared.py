@@ -101,7 +101,9 @@ def encode_blank(inputs: InputSpec, variables: Mapping[str, Any]) -> dict[str, j
     return blank
 
 
-def spread(blank: Mapping[str, jax.Array], given: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def spread(
+    blank: Mapping[str, jax.Array | np.ndarray], given: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
     """`blank`, one row or as many as `given`, in the shapes and dtypes of `given`.
 
     Raises:

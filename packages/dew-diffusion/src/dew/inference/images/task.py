@@ -80,7 +80,7 @@ class TextToImage:
     grid: Callable[[int], tuple[Process, Grid]] | None = None
     final_denoise: bool = True
     finish: Callable[[Mapping[str, Any], jax.Array], jax.Array] | None = None
-    blank: Mapping[str, jax.Array] | None = None
+    blank: Mapping[str, jax.Array | np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         if self.autoencoder is not None:
@@ -212,6 +212,7 @@ class TextToImage:
             steps=objective.steps,
             guidance=objective.guidance,
             sampler=objective.sampler,
+            blank=objective.blank,
         )
 
     @classmethod
@@ -275,7 +276,9 @@ class TextToImage:
         chosen = jnp.asarray(chosen, jnp.float32)
         return chosen if noise is None else grid.sigma[0] * chosen
 
-    def _blank(self, unconditional: Mapping[str, jax.Array] | str | None) -> Mapping[str, jax.Array]:
+    def _blank(
+        self, unconditional: Mapping[str, jax.Array] | str | None
+    ) -> Mapping[str, jax.Array | np.ndarray]:
         if isinstance(unconditional, str):
             return encode(self.inputs, self.params, [unconditional])
         chosen = self.blank if unconditional is None else unconditional

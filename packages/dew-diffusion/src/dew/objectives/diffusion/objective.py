@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 
@@ -60,6 +61,9 @@ class DiffusionObjective(Objective[Mean, None]):
     Raises:
         ValueError: an autoencoder, or a number out of its range.
         TypeError: a condition whose encoder cannot encode.
+
+    Attributes:
+        blank: what stands for no condition, one row by the model's keyword, encoded once at construction.
     """
 
     artifact = ImageGrid
@@ -98,6 +102,9 @@ class DiffusionObjective(Objective[Mean, None]):
         self.pretrained = pretrained
         self._encoders = {
             keyword: encoder_of(keyword, each.encoder) for keyword, each in inputs.conditions.items()
+        }
+        self.blank = {
+            keyword: np.asarray(value) for keyword, value in self.encode(self.encoder_params()).items()
         }
         self._draw = jax.jit(self._generate, static_argnames="rows")
         if ema_decay is not None:
@@ -157,9 +164,8 @@ class DiffusionObjective(Objective[Mean, None]):
         return encoded
 
     def blank_conditions(self, like: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """What stands for no condition, one row, in the dtypes of the conditional branch `like`."""
-        blank = self.encode(self.encoder_params())
-        return {keyword: value.astype(like[keyword].dtype) for keyword, value in blank.items()}
+        """`blank` in the dtypes of the conditional branch `like`."""
+        return {keyword: jnp.asarray(value, like[keyword].dtype) for keyword, value in self.blank.items()}
 
     def encoded_conditions(self, params: Variables, batch: Batch) -> dict[str, jax.Array]:
         """Every condition of a batch from its own field, under the frozen arrays in `params`."""
@@ -216,7 +222,7 @@ class DiffusionObjective(Objective[Mean, None]):
         live = params if step.ema is None else step.ema
         tokens, captions = self._shown(batch)
         given = self.encode(live.get(ENCODERS, {}), tokens)
-        rows = len(captions) if captions else VALIDATION_SAMPLES
+        rows = next((len(value) for value in given.values()), VALIDATION_SAMPLES)
         return ImageGrid(images=self._draw(live, given, step.key, rows=rows), captions=captions)
 
     def pipeline(self, state: TrainState, *, ema: bool = True) -> TextToImage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dew.objectives.diffusion.config import DiffusionRunConfig
+from dew.training.runtime import prepare_process
 
 if TYPE_CHECKING:
     from dew.training.state import TrainState
@@ -17,6 +18,7 @@ def train(config: DiffusionRunConfig) -> TrainState:
         ValueError: settings that do not fit each other or the data.
         ImportError: a package that ships or decodes the images is not installed.
     """
+    prepare_process(config.trainer)
     asked = config.text
     config = config.resolved()
     if asked is not None and config.text is None:
