@@ -67,6 +67,13 @@ def test_sixteen_bits_are_divided_by_257(tmp_path):
     assert pixels[::4, ::4, 0].tolist() == [[0, 1], [255, 2]]
 
 
+def test_sixteen_bits_that_stand_for_transparency_lie_on_white(tmp_path):
+    wide = np.array([[0, 385]], np.uint16).repeat(4, 0).repeat(2, 1)
+    path = tmp_path / "image.png"
+    Image.fromarray(wide).save(path, transparency=385)
+    assert decode_image(path, size=4, channels=1)[0, :, 0].tolist() == [0, 0, 255, 255]
+
+
 def test_inks_become_rgb(tmp_path):
     path = saved(tmp_path, Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "image.tif")
     assert decode_image(path, size=8)[0, 0].tolist() == [255, 0, 0]

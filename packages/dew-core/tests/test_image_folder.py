@@ -67,6 +67,12 @@ def test_image_beside_class_folders_is_refused_unless_labels_are_off(tmp_path):
     assert ImageFolder(path=str(tmp_path), labelled=False).num_classes is None
 
 
+def test_labels_of_a_folder_without_sub_folders_are_refused(tmp_path):
+    paint(tmp_path / "stray.png")
+    with pytest.raises(ValueError, match=r"data.labelled=True .* stray\.png lies in none"):
+        ImageFolder(path=str(tmp_path), labelled=True).load(batch=2)
+
+
 def test_a_new_file_moves_no_other_between_the_splits(tmp_path):
     spec = ImageFolder(path=folder(tmp_path, 60), val_fraction=0.3, image_size=4)
     before = {file.name for file in spec.records("held_out")._files}

@@ -148,7 +148,10 @@ def in_bytes(image: PillowImage, mode: str) -> PillowImage:
     """`image` as `mode`, `"L"` or `"RGB"`."""
     if image.mode in SIXTEEN_BITS:
         wide = np.asarray(image).astype(np.uint32)
-        image = pillow().fromarray(((wide + 128) // 257).astype(np.uint8))
+        narrow = ((wide + 128) // 257).astype(np.uint8)
+        if "transparency" in image.info:
+            narrow[wide == image.info["transparency"]] = 255
+        image = pillow().fromarray(narrow)
     if image.mode in TRANSPARENT or "transparency" in image.info:
         layer = image.convert("RGBA")
         white = pillow().new("RGBA", layer.size, (255, 255, 255, 255))

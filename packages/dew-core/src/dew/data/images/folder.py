@@ -108,7 +108,8 @@ def folder_records(spec: ImageFolder, split: str) -> FileRecords:
             f"data.val_fraction={spec.val_fraction} leaves no image of {len(files)} in the split {split!r}; "
             "use another fraction, more images, or unset data.val_split"
         )
-    labels = None if names is None else [names.index(PurePosixPath(file.name).parts[0]) for file in chosen]
+    number = {name: label for label, name in enumerate(names or ())}
+    labels = None if names is None else [number[PurePosixPath(file.name).parts[0]] for file in chosen]
     return FileRecords(chosen, labels, size=spec.image_size, channels=spec.channels)
 
 
@@ -180,6 +181,11 @@ def class_names(files: Sequence[ImageFile], labelled: bool | None) -> tuple[str,
     names = tuple(sorted({part[0] for part in parts if len(part) > 1}))
     if labelled is False or (labelled is None and len(names) < 2):
         return None
+    if not names:
+        raise ValueError(
+            f"data.labelled=True reads sub-folders as classes, and {loose} lies in none; put the images of "
+            "each class into a folder of its own, or unset data.labelled"
+        )
     if loose is not None:
         raise ValueError(
             f"{loose} lies beside the folders {', '.join(names[:4])}, so it has no class; move it into one, "
