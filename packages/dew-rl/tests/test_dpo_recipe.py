@@ -145,8 +145,14 @@ def test_resumed_run_equals_the_uninterrupted_one_and_does_not_start_again(run, 
         jax.tree.map(np.testing.assert_array_equal, getattr(resumed, part), getattr(whole, part))
 
 
+def test_process_settings_come_before_the_supervised_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(dpo_recipe, "started_policy", refused)
+    with pytest.raises(ValueError, match=r"trainer\.xla_flags='--xla_late=1' comes too late"):
+        dpo_recipe.train(small(tmp_path, xla_flags="--xla_late=1"))
+
+
 def refused(*_):
-    raise AssertionError("a run with a checkpoint was started again")
+    raise AssertionError("the supervised start ran")
 
 
 def test_policy_of_a_run_is_the_trained_one_with_the_runs_sampling(run):

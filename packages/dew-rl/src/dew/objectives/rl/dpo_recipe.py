@@ -8,6 +8,7 @@ from dew.data.text import Tokenizer, load_tokenizer
 from dew.objectives.rl.dpo_config import DPORunConfig
 from dew.objectives.rl.preference_scores import preference_metrics
 from dew.objectives.rl.warm_start import has_begun
+from dew.training.runtime import prepare_process
 
 if TYPE_CHECKING:
     from dew.objectives.base import Variables
@@ -21,6 +22,7 @@ def train(config: DPORunConfig) -> TrainState:
         ValueError: settings that do not fit each other.
         FileNotFoundError: the tokenizer.
     """
+    prepare_process(config.trainer)
     tokenizer = load_tokenizer(config.tokenizer)
     config = config.resolved(tokenizer)
     name = config.run_name("dpo")
