@@ -65,11 +65,10 @@ def responder(**sampling):
     )
 
 
-def objective(*, temperature=1.0, **settings):
+def objective(*, temperature=1.0, filters=(), **settings):
     settings = {"kl_weight": None, **settings}
-    return GRPOObjective(
-        MODEL, TARGETS, responder=responder(temperature=temperature), settings=PolicyLoss(**settings)
-    )
+    sampling = {"temperature": temperature, **dict(filters)}
+    return GRPOObjective(MODEL, TARGETS, responder=responder(**sampling), settings=PolicyLoss(**settings))
 
 
 def log_probs(text, temperature=1.0, variables=VARIABLES):
@@ -158,6 +157,14 @@ def test_without_old_likelihoods_the_behavior_takes_their_place_and_is_read_as_s
     assert total / mass == pytest.approx(-1, abs=1e-5)
 
 
+@pytest.mark.parametrize("filters", [{"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}, {"temperature": 0.0}])
+def test_behavior_of_filtered_draws_is_no_old_likelihood(filters):
+    subject = objective(on_policy=False, filters=filters)
+    run(subject, packed())
+    with pytest.raises(ValueError, match="a batch without 'old_log_probs' (under|at)"):
+        subject.loss(VARIABLES, packed(old_log_probs=None), STEP)
+
+
 def test_correction_weighs_tokens_by_old_over_behavior_up_to_its_bound():
     batch = packed(advantages=np.ones(4, np.float32))
     for ratio, weight in ((0.5, 0.5), (1.5, 1.5), (6.0, 2.0)):
@@ -166,6 +173,16 @@ def test_correction_weighs_tokens_by_old_over_behavior_up_to_its_bound():
         total, mass, metrics = run(objective(correction=2.0), shifted)
         assert total / mass == pytest.approx(-weight, rel=1e-5)
         assert metrics["correction"] == pytest.approx(weight, rel=1e-5)
+        assert metrics["behavior_kl"] == pytest.approx(-np.log(ratio), abs=1e-5)
+
+
+def test_one_likelihood_nobody_recorded_is_counted_and_moves_no_other_token():
+    batch = packed(advantages=np.ones(4, np.float32))
+    batch["behavior_log_probs"] = batch["behavior_log_probs"] - np.float32(np.log(1.5)) * MASK
+    batch["behavior_log_probs"][0, PROMPT - 1] = np.nan
+    total, mass, metrics = run(objective(correction=2.0), batch)
+    assert (total, mass) == (pytest.approx(-(1 + 9 * 1.5), rel=1e-5), 10)
+    assert (metrics["unknown_behavior"], metrics["effective_samples"] < 1) == (1, True)
 
 
 def test_divergence_of_the_policy_from_itself_is_exactly_zero():
@@ -251,6 +268,15 @@ def test_packed_likelihoods_stand_where_the_rollout_records_them():
     batch = packed()
     scored = objective().packed_log_probs(VARIABLES, batch)
     np.testing.assert_allclose(scored, batch["old_log_probs"], atol=2e-5)
+
+
+def test_likelihoods_under_a_narrow_model_are_float32_numbers():
+    narrow = MODEL.clone(dtype=jnp.bfloat16)
+    subject = GRPOObjective(narrow, TARGETS, responder=responder(), settings=PolicyLoss(kl_weight=None))
+    scored = subject.packed_log_probs(VARIABLES, packed())
+    assert scored.dtype == jnp.float32
+    assert (scored != scored.astype(jnp.bfloat16).astype(jnp.float32)).any()
+    np.testing.assert_allclose(scored, packed()["old_log_probs"], atol=0.1)
 
 
 def test_reports_count_responses_and_their_tokens():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 
 import jax
@@ -174,6 +175,23 @@ def test_prompts_of_unequal_length_are_followed_by_their_responses_at_once():
 def test_rewards_that_are_no_numbers_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         scored(lambda prompts, texts: values, ["p", "q"], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [("behavior_log_probs", "behavior_log_probs"), ("raw_log_probs", "old_log_probs")],
+)
+def test_a_token_drawn_with_probability_zero_is_refused_by_its_place(field, name):
+    def contradicting(*given, key):
+        answers = rollout().responder(*given, key=key)
+        drawn = answers.drawn
+        changed = np.array(getattr(drawn, field))
+        changed[5, 2] = -np.inf
+        return answers._replace(drawn=dataclasses.replace(drawn, **{field: changed}))
+
+    subject = SampledRollout(responder=contradicting, n=6)
+    with pytest.raises(ValueError, match=rf"{name}\[5, 4\]=-inf"):
+        subject(VARIABLES, {"prompt": PROMPTS}, STEP)
 
 
 def test_checker_judges_each_response_by_its_prompt():

@@ -40,6 +40,7 @@ from dew.rl import (
 if TYPE_CHECKING:
     from dew.inference.text import Processor, TextGeneration
     from dew.objectives.lm.decoder import Decoder
+    from dew.sampling.text.config import Sampling
     from dew.training.state import TrainState
 
 SHOWN = 10
@@ -90,7 +91,8 @@ class GRPOObjective(LMObjective):
             trainable=trainable,
             token_accuracy=False,
         )
-        _check_reading(settings, responder)
+        if settings.reading == "sampled":
+            check_read_as_sampled(responder.sampling, "reading='sampled'")
         self.responder = responder
         self.settings = settings
         self.window_parts = window_parts
@@ -117,7 +119,12 @@ class GRPOObjective(LMObjective):
         if settings.correction is not None:
             corrected = off_policy_weights(old, batch[BEHAVIOR_KEY], mask, high=settings.correction)
             losses = losses * corrected.weights
-            metrics |= {"correction": corrected.mean_weight, "effective_samples": corrected.effective}
+            metrics |= {
+                "correction": corrected.mean_weight,
+                "effective_samples": corrected.effective,
+                "behavior_kl": corrected.kl,
+                "unknown_behavior": corrected.unknown,
+            }
         if settings.kl_weight is not None:
             divergence = kl_estimates(raw, self._reference(batch, step), mask, estimator=settings.kl).values
             losses = losses + settings.kl_weight * divergence
@@ -186,9 +193,16 @@ class GRPOObjective(LMObjective):
         """Whether the ratio reads the distribution that drew.
 
         Without old likelihoods the behavior's take their place, so the current side is read like them.
+
+        Raises:
+            ValueError: that reading would need the ids each draw kept.
         """
+        if self.settings.reading == "sampled":
+            return True
         bypass = not self.settings.on_policy and OLD_KEY not in batch
-        return self.settings.reading == "sampled" or bypass
+        if bypass:
+            check_read_as_sampled(self.responder.sampling, f"a batch without {OLD_KEY!r}")
+        return bypass
 
     def _old(self, read: jax.Array, batch: Batch) -> jax.Array:
         if self.settings.on_policy:
@@ -243,14 +257,23 @@ def _mean(values: jax.Array, counted: jax.Array) -> jax.Array:
     return mean_loss(Mean(jnp.sum(values), jnp.sum(counted)))[0]
 
 
-def _check_reading(settings: PolicyLoss, responder: Responder) -> None:
-    sampling = responder.sampling
-    if settings.reading == "raw":
-        return
+def check_read_as_sampled(sampling: Sampling, why: str) -> None:
+    """Refuse a policy of draws whose distribution the temperature alone does not give back.
+
+    Args:
+        sampling: how responses are drawn.
+        why: what asks for that reading, for the message.
+
+    Raises:
+        ValueError: filters, or a temperature of 0.
+    """
     if sampling.top_k is not None or sampling.top_p < 1 or sampling.min_p > 0:
         raise ValueError(
-            "reading='sampled' under top_k, top_p or min_p needs the ids each draw kept, which are not "
-            "recorded in this version; draw without filters, or use reading='raw'"
+            f"{why} under top_k={sampling.top_k}, top_p={sampling.top_p}, min_p={sampling.min_p} needs the "
+            f"ids each draw kept, which are not recorded in this version; draw without filters, or give "
+            f"{OLD_KEY!r} and use reading='raw'"
         )
     if sampling.temperature == 0:
-        raise ValueError("temperature=0 draws one response only, with no likelihood to compare; raise it")
+        raise ValueError(
+            f"{why} at temperature=0: one response only is drawn, with no likelihood to compare; raise it"
+        )

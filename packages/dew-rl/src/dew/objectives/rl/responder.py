@@ -18,6 +18,7 @@ from dew.objectives.base import Batch, Variables, thaw
 from dew.objectives.rl.batch import PROMPT_KEY, PROMPT_MASK_KEY
 from dew.objectives.rl.rewards import Reward, scored
 from dew.sampling.text import Generation, Sampling, generate
+from dew.sampling.text.request import check_model
 
 type Rows = Int[np.ndarray, "R P"]
 
@@ -50,7 +51,7 @@ class Responder:
         max_new_tokens: the budget of a response.
 
     Raises:
-        ValueError: a budget below 1.
+        ValueError: a budget below 1, or an end token that the model does not have.
     """
 
     model: Any
@@ -62,6 +63,7 @@ class Responder:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
+        check_model(self.model, self.sampling)
 
     def __call__(self, params: Variables, prompts: Rows, mask: Rows, *, key: jax.Array) -> Answers:
         """One response to each row.

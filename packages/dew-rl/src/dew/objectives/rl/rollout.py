@@ -67,7 +67,8 @@ class SampledRollout:
 
         Raises:
             NotImplementedError: several processes.
-            ValueError: a batch without prompts, or rewards that are no numbers.
+            ValueError: a batch without prompts, rewards that are no numbers, or a token that was drawn with
+                probability 0.
         """
         rows = prompts_of(batch)
         prompts, mask = (np.repeat(each, self.n, axis=0) for each in rows)
@@ -77,14 +78,17 @@ class SampledRollout:
     def _packed(self, prompts: Rows, mask: Rows, answers: Answers) -> Batch:
         drawn, lengths = answers.drawn, np.asarray(answers.drawn.lengths)
         packed = pack_rows(prompts, mask, np.asarray(drawn.tokens)[:, drawn.prompt_width :], lengths)
-        behavior = at_targets(np.asarray(drawn.behavior_log_probs), packed, lengths)
-        check_log_probs(BEHAVIOR_KEY, behavior, packed.mask)
+        recorded = {
+            BEHAVIOR_KEY: at_targets(np.asarray(drawn.behavior_log_probs), packed, lengths),
+            OLD_KEY: at_targets(np.asarray(drawn.raw_log_probs), packed, lengths),
+        }
+        for name, log_probs in recorded.items():
+            check_log_probs(name, log_probs, packed.mask)
         judged = self.advantages(jnp.asarray(answers.rewards).reshape(-1, self.n))
         return {
             TEXT_KEY: packed.text,
             MASK_KEY: packed.mask * np.asarray(judged.counted).reshape(-1, 1),
-            BEHAVIOR_KEY: behavior,
-            OLD_KEY: at_targets(np.asarray(drawn.raw_log_probs), packed, lengths),
+            **recorded,
             ADVANTAGES_KEY: np.asarray(judged.values, np.float32).reshape(-1),
             REWARDS_KEY: answers.rewards,
             NO_SPREAD_KEY: np.repeat(np.asarray(judged.no_spread, np.float32), self.n),
