@@ -79,8 +79,8 @@ class GRPORunConfig(RunConfig):
     def starting_point(cls) -> Self:
         """A byte-level policy of two layers learns the last digit of a sum from a checker alone.
 
-        The divergence weighs enough that a group whose answers are all wrong keeps trying others: at a tenth
-        of the weight such groups settle and the reward stops at 0.8.
+        A group whose answers are all wrong has no advantage to learn from; the divergence alone acts on it
+        and holds its answers apart, so that one of them can come to be right.
         """
         return cls(
             model=ModelConfig(
