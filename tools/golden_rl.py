@@ -248,6 +248,23 @@ def advantages() -> dict[str, Any]:
     return found
 
 
+def leave_one_out() -> list[list[float]]:
+    """The RLOO trainer's advantages [groups, rows] of the first rewards; a reward of None abstains."""
+    from trl.trainer import rloo_trainer
+
+    source = textwrap.dedent(inspect.getsource(rloo_trainer.RLOOTrainer._generate_and_score_completions))
+    start = source.index("grouped_rewards = rewards.view(")
+    end = source.index("is_std_zero = ")
+    scope = {
+        **vars(rloo_trainer),
+        "self": SimpleNamespace(normalize_advantages=False),
+        "rewards": _rewards()[:, 0],
+        "num_generations": 4,
+    }
+    exec(textwrap.dedent(" " * 4 + source[start:end]), scope)
+    return scope["advantages"].reshape(4, 4).tolist()
+
+
 def _rewards() -> Any:
     import torch
 
@@ -293,7 +310,7 @@ def compute() -> dict[str, Any]:
         "preference": preference_inputs(),
         "preference_losses": preference_losses(),
         "rewards": {"first": REWARDS, "second": SECOND, "weights": WEIGHTS, "epsilon": 1e-4},
-        "advantages": advantages(),
+        "advantages": {**advantages(), "leave_one_out": leave_one_out()},
         "kept_rows": kept_rows(),
     }
 

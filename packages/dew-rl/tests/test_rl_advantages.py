@@ -92,6 +92,7 @@ def test_standardised_rewards_equal_trl(trl):
     np.testing.assert_allclose(
         values(mean_advantages(summed)), expected["sum_then_normalize/none"], atol=1e-6
     )
+    np.testing.assert_allclose(values(rloo_advantages(first)), expected["leave_one_out"], atol=1e-6)
     np.testing.assert_allclose(
         values(gdpo_advantages(rewards, weights, epsilon=epsilon)),
         expected["normalize_then_sum/group"],

@@ -1,8 +1,8 @@
 """Advantages of a group: several responses to one prompt, each measured against the others.
 
-Dimensions: G groups, N responses a group. A reward of NaN abstains: it enters no statistic and its row
-carries no loss. Group standardisation is GRPO (arXiv 2402.03300, section 4.1.2), subtracting the mean alone
-Dr.GRPO (arXiv 2503.20783), leaving one out RLOO (arXiv 2402.14740, section 2.2).
+Dimensions: G groups, N responses a group. A reward that is not finite, NaN above all, abstains: it enters no
+statistic and its row carries no loss. Group standardisation is GRPO (arXiv 2402.03300, section 4.1.2),
+subtracting the mean alone Dr.GRPO (arXiv 2503.20783), leaving one out RLOO (arXiv 2402.14740, section 2.2).
 """
 
 from __future__ import annotations
