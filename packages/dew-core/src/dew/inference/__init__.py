@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy(
         "pipeline": "dew.inference.tasks:dew-inference",
         "Server": "dew.inference.server:dew-inference",
         "export_run": "dew.inference.export:dew-inference",
+        "Processor": "dew.inference.text:dew-lm",
         "RunProcessor": "dew.inference.text:dew-lm",
         "TextGeneration": "dew.inference.text:dew-lm",
         "DenoisingInputs": "dew.inference.images:dew-diffusion",
@@ -26,5 +27,6 @@ if TYPE_CHECKING:
     from dew.inference.images import TextToImage as TextToImage
     from dew.inference.server import Server as Server
     from dew.inference.tasks import pipeline as pipeline
+    from dew.inference.text import Processor as Processor
     from dew.inference.text import RunProcessor as RunProcessor
     from dew.inference.text import TextGeneration as TextGeneration
