@@ -192,6 +192,9 @@ def test_values_that_make_no_run_are_refused(fields, message):
     ("changes", "message"),
     [
         ({"data": TextFiles()}, "data=TextFiles holds no pairs"),
+        ({"sample_prompts": ("1+2=", "33+4=")}, r"sample_prompts=.* make 4, 5 tokens; .* one length"),
+        ({"sample_prompts": ("",)}, r"sample_prompts=\(''\,\) make 0 tokens"),
+        ({"sampling": Sampling(eos_id=256)}, "eos_id=256 is outside the model's ids, 0 to 255"),
         ({"sample_tokens": 30}, r"sample_tokens=30, over the model's max_seq_len=12; use at most .* 8"),
         ({"model": ModelConfig("causal_transformer", config={"vocab_size": 9})}, "vocab_size=9"),
         ({"model": ModelConfig("causal_transformer", config={"max_seq_len": 4})}, "max_seq_len=4"),

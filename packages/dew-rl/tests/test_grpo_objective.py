@@ -161,7 +161,7 @@ def test_without_old_likelihoods_the_behavior_takes_their_place_and_is_read_as_s
 def test_behavior_of_filtered_draws_is_no_old_likelihood(filters):
     subject = objective(on_policy=False, filters=filters)
     run(subject, packed())
-    with pytest.raises(ValueError, match="a batch without 'old_log_probs' (under|at)"):
+    with pytest.raises(ValueError, match=r"a batch without 'old_log_probs' (under|at)"):
         subject.loss(VARIABLES, packed(old_log_probs=None), STEP)
 
 

@@ -169,6 +169,12 @@ def test_model_sizes_that_do_not_fit_the_prompts_are_refused(sizes, message):
         config("runs", model=model).build()
 
 
+def test_an_end_that_the_model_does_not_have_is_refused_before_the_warm_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(WarmStart, "variables", lambda *given, **named: pytest.fail("a warm start"))
+    with pytest.raises(ValueError, match="eos_id=256 is outside the model's ids, 0 to 255"):
+        train(config(tmp_path, sampling=Sampling(eos_id=256)))
+
+
 def test_a_pool_of_processes_is_refused_before_the_warm_start(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(WarmStart, "variables", lambda *given, **named: pytest.fail("a warm start"))

@@ -58,6 +58,43 @@ class PolicyConfig(Protocol):
         ...
 
 
+def with_sizes(
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    name: str,
+    *,
+    needed: int,
+    needs: str,
+    unset: int | None = None,
+) -> ModelConfig:
+    """`model` with the vocabulary and the longest row written into its fields.
+
+    Args:
+        model: a decoder's configuration; sizes it names itself are kept.
+        tokenizer: makes the ids.
+        name: of the tokenizer as the run was given it, for the message.
+        needed: ids of the longest row.
+        needs: what is so long, for the message.
+        unset: `max_seq_len` where the configuration names none; None takes `needed`.
+
+    Raises:
+        ValueError: the model's own sizes do not fit.
+    """
+    sizes = dict(model.config)
+    vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
+    if vocab != tokenizer.vocab_size:
+        raise ValueError(
+            f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer {name!r}; "
+            "leave vocab_size out of model.config"
+        )
+    longest = sizes.setdefault("max_seq_len", needed if unset is None else unset)
+    if isinstance(longest, int) and longest < needed:
+        raise ValueError(
+            f"model.config max_seq_len={longest} is shorter than {needs}; raise the one or lower the other"
+        )
+    return dataclasses.replace(model, config=sizes)
+
+
 @dataclass(frozen=True)
 class IndexerTraining:
     """Train the lightning indexer of sparse attention (DeepSeek-V3.2, arXiv 2512.02556, section 2.1.1).
@@ -190,21 +227,11 @@ class LMRunConfig(RunConfig):
         Raises:
             ValueError: the model's own values do not fit the tokenizer or the data.
         """
-        sizes = dict(self.model.config)
-        vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-        if vocab != tokenizer.vocab_size:
-            raise ValueError(
-                f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer "
-                f"{self.tokenizer!r}; leave vocab_size out of model.config"
-            )
         seq_len = self._seq_len()
-        longest = sizes.setdefault("max_seq_len", seq_len)
-        if isinstance(longest, int) and longest < seq_len:
-            raise ValueError(
-                f"model.config max_seq_len={longest} is shorter than data.seq_len={seq_len}; "
-                "raise the one or lower the other"
-            )
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, config=sizes))
+        model = with_sizes(
+            self.model, tokenizer, self.tokenizer, needed=seq_len, needs=f"data.seq_len={seq_len}"
+        )
+        return dataclasses.replace(self, model=model)
 
     def _seq_len(self) -> int:
         length = getattr(self.data, "seq_len", None)

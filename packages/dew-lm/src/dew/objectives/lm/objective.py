@@ -40,6 +40,7 @@ from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.config import Sampling
+from dew.sampling.text.request import check_model
 
 if TYPE_CHECKING:
     from dew.inference.text import Processor, TextGeneration
@@ -59,8 +60,7 @@ class LMObjective(Objective[Mean, Variables]):
         ema_decay: of the moving average; None keeps none, and 1 a frozen copy.
         pad_id: targets of this id do not count.
         head_chunks: at most so many tiles over the vocabulary, so that no [B, S, V] logits are held. A tile
-            is
-            never cut so narrow that it saves no memory: small vocabularies keep one.
+            is never cut so narrow that it saves no memory: small vocabularies keep one.
         samples: the text preview; None shows none.
         pretrained: start from this complete variables tree.
         balance_rate, aux_loss_alpha, seq_aux, router_z_loss: of mixtures of experts; not supported yet.
@@ -74,8 +74,8 @@ class LMObjective(Objective[Mean, Variables]):
             logits.
 
     Raises:
-        ValueError: a model that is not causal or shorter than `seq_len`, a number out of its range, or an
-            argument that is not supported yet.
+        ValueError: a model that is not causal or shorter than `seq_len`, a number out of its range, samples
+            that end with a token the model does not have, or an argument that is not supported yet.
     """
 
     artifact = TokenScores
@@ -123,6 +123,8 @@ class LMObjective(Objective[Mean, Variables]):
             raise ValueError(f"head_chunks={head_chunks} must be at least 1")
         if z_loss < 0:
             raise ValueError(f"z_loss={z_loss} must be 0 or more")
+        if samples is not None:
+            check_model(model, samples.sampling)
         self.model = model
         self.seq_len = seq_len
         self.pad_id = pad_id

@@ -108,19 +108,13 @@ class DPOObjective(LMObjective):
         rows, mask = self._rows(batch)
         current = self.per_token_log_probs(params, rows)
         fixed = jax.lax.stop_gradient(self.per_token_log_probs(_reference(step), rows))
-        ratios = response_log_ratios(current, fixed, mask)
-        return (
-            LogRatios(ratios.total[0::2], ratios.tokens[0::2]),
-            LogRatios(ratios.total[1::2], ratios.tokens[1::2]),
-        )
+        return _sides(response_log_ratios(current, fixed, mask))
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> PairScores:
         """The losses, likelihoods, rewards and divergences of every pair under the live weights."""
         rows, mask = self._rows(batch)
         now, before = self.token_scores(params, rows), self.token_scores(_reference(step), rows)
-        ratios = response_log_ratios(-now.losses, -before.losses, mask)
-        chosen = LogRatios(ratios.total[0::2], ratios.tokens[0::2])
-        rejected = LogRatios(ratios.total[1::2], ratios.tokens[1::2])
+        chosen, rejected = _sides(response_log_ratios(-now.losses, -before.losses, mask))
         likelihood = jnp.sum(jnp.where(mask, -now.losses, 0), -1)
         divergence = self._divergence((params, now.hidden), (_reference(step), before.hidden), mask)
         return PairScores(
@@ -175,6 +169,14 @@ class DPOObjective(LMObjective):
 
         # Row by row: the logits of two policies over a large vocabulary are held for one row alone.
         return jax.lax.map(row, (policy[1], reference[1], mask))
+
+
+def _sides(rows: LogRatios) -> tuple[LogRatios, LogRatios]:
+    """The chosen and the rejected of rows in which the two of each pair are neighbours."""
+    return (
+        LogRatios(rows.total[0::2], rows.tokens[0::2]),
+        LogRatios(rows.total[1::2], rows.tokens[1::2]),
+    )
 
 
 def _counted(chosen: LogRatios, rejected: LogRatios) -> jax.Array:

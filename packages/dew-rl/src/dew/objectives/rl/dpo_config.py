@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.data.preferences.config import SumPairs
+from dew.objectives.lm.config import with_sizes
 from dew.objectives.rl.warm_start import WarmStart
 from dew.rl.names import PreferenceName
 from dew.sampling.text.config import Sampling
@@ -140,21 +141,16 @@ class DPORunConfig(RunConfig):
         Raises:
             ValueError: the model's own values do not fit the tokenizer or the data.
         """
-        sizes = dict(self.model.config)
-        vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-        if vocab != tokenizer.vocab_size:
-            raise ValueError(
-                f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer "
-                f"{self.tokenizer!r}; leave vocab_size out of model.config"
-            )
         seq_len = self.comparisons().seq_len
-        longest = sizes.setdefault("max_seq_len", seq_len + self.sample_tokens)
-        if isinstance(longest, int) and longest < seq_len:
-            raise ValueError(
-                f"model.config max_seq_len={longest} is shorter than data.seq_len={seq_len}; "
-                "raise the one or lower the other"
-            )
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, config=sizes))
+        model = with_sizes(
+            self.model,
+            tokenizer,
+            self.tokenizer,
+            needed=seq_len,
+            needs=f"data.seq_len={seq_len}",
+            unset=seq_len + self.sample_tokens,
+        )
+        return dataclasses.replace(self, model=model)
 
     def comparisons(self) -> Comparisons:
         """`data` as pairs.
@@ -175,6 +171,12 @@ class DPORunConfig(RunConfig):
         if not self.sample_prompts:
             return None
         prompts = [tokenizer.encode(prompt) for prompt in self.sample_prompts]
+        lengths = sorted({len(prompt) for prompt in prompts})
+        if lengths[0] == 0 or len(lengths) > 1:
+            raise ValueError(
+                f"sample_prompts={self.sample_prompts} make {', '.join(map(str, lengths))} tokens; samples "
+                "are drawn together: give prompts of one length, at least 1"
+            )
         if len(prompts[0]) + self.sample_tokens > longest:
             raise ValueError(
                 f"sample_prompts have {len(prompts[0])} tokens and sample_tokens={self.sample_tokens}, over "

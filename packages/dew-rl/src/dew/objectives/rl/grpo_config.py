@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
 from dew.data.arithmetic.config import LastDigit
+from dew.objectives.lm.config import with_sizes
 from dew.objectives.rl.policy_loss import PolicyLoss
 from dew.objectives.rl.rewards import Checked, CheckedPrompts
 from dew.objectives.rl.warm_start import WarmStart
@@ -174,18 +175,7 @@ class GRPORunConfig(RunConfig):
         Raises:
             ValueError: the model's own values do not fit the tokenizer or the rows.
         """
-        sizes = dict(self.model.config)
-        vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-        if vocab != tokenizer.vocab_size:
-            raise ValueError(
-                f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer "
-                f"{self.tokenizer!r}; leave vocab_size out of model.config"
-            )
         needed = self.row_tokens(tokenizer)
-        longest = sizes.setdefault("max_seq_len", needed)
-        if isinstance(longest, int) and longest < needed:
-            raise ValueError(
-                f"model.config max_seq_len={longest} is shorter than the {needed} ids of the longest prompt "
-                f"and max_new_tokens={self.max_new_tokens}; raise the one or lower the other"
-            )
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, config=sizes))
+        needs = f"the {needed} ids of the longest prompt and max_new_tokens={self.max_new_tokens}"
+        model = with_sizes(self.model, tokenizer, self.tokenizer, needed=needed, needs=needs)
+        return dataclasses.replace(self, model=model)

@@ -60,8 +60,6 @@ class WarmStart:
         model: Decoder,
         rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"],
         trainer: TrainerConfig,
-        *,
-        pad_id: int | None = None,
     ) -> Variables:
         """The model after `steps` updates on `rows`, on the host.
 
@@ -69,7 +67,6 @@ class WarmStart:
             model: what the run trains.
             rows: the ids of each example, of any length; at least `self.rows` of them, read in their order.
             trainer: the run's seed and placement.
-            pad_id: targets of this id do not count; None where rows of any length are given as they are.
 
         Raises:
             ValueError: too few rows, no step, or a mesh that `batch_size` rows do not fit.
@@ -86,9 +83,7 @@ class WarmStart:
                 f"warm_start.steps={self.steps} of {self.batch_size} rows read {self.rows} examples, and "
                 f"{len(rows)} are given; give as many"
             )
-        objective = LMObjective(
-            model, max(map(len, rows)) - 1, ema_decay=None, pad_id=pad_id, token_accuracy=False
-        )
+        objective = LMObjective(model, max(map(len, rows)) - 1, ema_decay=None, token_accuracy=False)
         rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
         key = jax.random.fold_in(jax.random.key(trainer.seed), STREAM)
