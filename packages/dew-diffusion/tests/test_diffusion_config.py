@@ -82,6 +82,13 @@ def test_values_out_of_range_are_refused_by_name(fields, named):
         starting(**fields)
 
 
+def test_a_metric_that_does_not_fit_the_images_is_refused_before_training():
+    with pytest.raises(ValueError, match="ssim: images of 8x8 do not hold its window of 11x11"):
+        starting(val_metrics=("psnr", "ssim")).build_eval_metrics()
+    fitting = starting(data=MNIST5k(), val_metrics=("psnr", "ssim")).build_eval_metrics()
+    assert [metric.name for metric in fitting] == ["psnr", "ssim"]
+
+
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (12, 2), (16, 2), (28, 4), (32, 4), (64, 8), (25, 5)])
 def test_patch_is_the_least_divisor_that_leaves_eight_along_a_side(side, patch):
     assert patch_size(side, side) == patch

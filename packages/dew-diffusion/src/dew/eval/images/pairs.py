@@ -35,6 +35,15 @@ class PairedMetric(ABC):
             raise ValueError(f"data_range={data_range} must be a positive number; 2 fits values in [-1, 1]")
         self.data_range = data_range
 
+    def check_sides(self, height: int, width: int) -> None:
+        """Refuse images of a size that cannot be scored; a run calls it before it trains.
+
+        Raises:
+            ValueError: the size is too small.
+        """
+        if min(height, width) < 1:
+            raise ValueError(f"{self.name}: images of {height}x{width} hold no pixel")
+
     @abstractmethod
     def scores(self, images: Images, references: Images) -> Scores:
         """One score an image, in float64."""

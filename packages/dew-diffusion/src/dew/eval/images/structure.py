@@ -43,13 +43,17 @@ class SSIM(PairedMetric):
             raise ValueError(f"window={window!r} must be 'gaussian' or 'uniform'")
         self.window = window
 
-    def scores(self, images: Images, references: Images) -> Scores:
-        taps = gaussian_taps() if self.window == "gaussian" else np.full(UNIFORM, 1 / UNIFORM)
-        if min(images.shape[1:3]) < len(taps):
+    def check_sides(self, height: int, width: int) -> None:
+        side = 2 * RADIUS + 1 if self.window == "gaussian" else UNIFORM
+        if min(height, width) < side:
             raise ValueError(
-                f"ssim: images of {images.shape[1]}x{images.shape[2]} do not hold its window of "
-                f"{len(taps)}x{len(taps)}; SSIM(window='uniform') takes 7x7, psnr takes any size"
+                f"ssim: images of {height}x{width} do not hold its window of {side}x{side}; "
+                "SSIM(window='uniform') takes 7x7, psnr takes any size"
             )
+
+    def scores(self, images: Images, references: Images) -> Scores:
+        self.check_sides(images.shape[1], images.shape[2])
+        taps = gaussian_taps() if self.window == "gaussian" else np.full(UNIFORM, 1 / UNIFORM)
         unbiased = UNIFORM**2 / (UNIFORM**2 - 1) if self.window == "uniform" else 1.0
         mean_x, mean_y = windowed(images, taps), windowed(references, taps)
         var_x = unbiased * (windowed(images * images, taps) - mean_x * mean_x)

@@ -236,8 +236,16 @@ class DiffusionRunConfig(RunConfig):
 
         Raises:
             UnknownComponent: one that is not installed.
+            ValueError: one that cannot score images of the data's size.
         """
-        return [metrics.build(name) for name in self.val_metrics]
+        from dew.eval.images.pairs import PairedMetric
+
+        built = [metrics.build(name) for name in self.val_metrics]
+        height, width, _ = self.sample_field().shape
+        for metric in built:
+            if isinstance(metric, PairedMetric):
+                metric.check_sides(height, width)
+        return built
 
     def _text(self) -> TextCondition | None:
         if self.text is None or self.text.encoder != "labels" or self.text.classes:
