@@ -44,6 +44,10 @@ def test_options_start_at_the_run_s_own_sampling(run):
     assert (options.steps, options.guidance, options.interval) == (3, 2.0, (0.1, 50.0))
 
 
+def test_run_without_conditions_starts_unguided(run):
+    assert ImageOptions.of_run(dataclasses.replace(run[1], text=None)).guidance == 1.0
+
+
 def test_opened_run_samples_as_the_run_does(run):
     task = TextToImage.from_run(run[0])
     assert (task.steps, task.guidance, task.sampler) == (3, CFG(2.0, (0.1, 50.0)), run[1].sampler)

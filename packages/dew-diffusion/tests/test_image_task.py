@@ -74,16 +74,22 @@ def test_one_text_is_one_image():
 
 
 def test_guidance_extrapolates_from_no_class():
-    task = task_of(guidance=CFG(3.0))
-    np.testing.assert_allclose(values(task("cat", seed=0)), -0.125 + 3 * (0.5 + 0.125), atol=1e-5)
+    task = task_of(guidance=CFG(1.5))
+    np.testing.assert_allclose(values(task("cat", seed=0)), -0.125 + 1.5 * (0.5 + 0.125), atol=1e-5)
     np.testing.assert_allclose(values(task("cat", seed=0, guidance=CFG(0.0))), -0.125, atol=1e-5)
     np.testing.assert_allclose(values(task("cat", seed=0, guidance=None)), 0.5, atol=1e-5)
 
 
 def test_unconditional_branch_can_be_another_caption():
-    task = task_of(guidance=CFG(2.0))
+    task = task_of(guidance=CFG(1.25))
     ready = task.prepare("cat", seed=0, unconditional="dog")
-    np.testing.assert_allclose(values(task(ready)), -0.5 + 2 * (0.5 + 0.5), atol=1e-5)
+    np.testing.assert_allclose(values(task(ready)), -0.5 + 1.25 * (0.5 + 0.5), atol=1e-5)
+
+
+def test_decoded_images_lie_between_minus_one_and_one():
+    task = task_of(guidance=CFG(3.0))
+    np.testing.assert_array_equal(values(task("cat", seed=0)), 1.0)
+    np.testing.assert_allclose(values(task("cat", seed=0, decode=False)), 1.75, atol=1e-5)
 
 
 def test_image_depends_on_its_own_key_alone():
@@ -176,6 +182,7 @@ def test_model_without_conditions_takes_a_number():
         (lambda: task_of()(["cat", 3], seed=0), TypeError, "captions are text"),
         (lambda: task_of(inputs=PLAIN)("cat", seed=0), ValueError, "reads no captions"),
         (lambda: task_of(inputs=PLAIN)(0, seed=0), ValueError, "prompts=0"),
+        (lambda: task_of(inputs=PLAIN)(1, seed=0, guidance=CFG(3.0)), ValueError, "scale=3.0 has nothing"),
         (lambda: task_of()("cat"), ValueError, "exactly one of key and seed"),
         (lambda: task_of()("cat", seed=0, key=jax.random.key(0)), ValueError, "exactly one of key and seed"),
         (lambda: task_of()("cat", seed=0.5), TypeError, r"seed=0\.5"),

@@ -27,7 +27,8 @@ class ImageOptions:
         prompts: What to draw, as the names of classes; unset draws one of every class.
         out: Folder the files are written into; files of the same names are replaced.
         n: Images for each prompt; the first is the same whatever their number.
-        guidance: Guidance scale; 1 draws from the conditional prediction alone. The default is the run's.
+        guidance: Guidance scale; 1 draws from the conditional prediction alone, which is all a run without
+            conditions does. The default is the run's.
         interval: Least and greatest sigma / alpha that are guided; unset guides everywhere.
         steps: Evaluations of an image; the default is the run's.
         sampler: Registered name of the solver; unset takes the run's own.
@@ -61,7 +62,8 @@ class ImageOptions:
     def of_run(cls, config: RunConfig) -> Self:
         """The options as a run's own configuration has them."""
         own = getattr(config, "guidance", None)
-        guidance = own if isinstance(own, CFG) else CFG(1.0)
+        conditioned = getattr(config, "text", None) is not None
+        guidance = own if isinstance(own, CFG) and conditioned else CFG(1.0)
         return cls(
             guidance=guidance.scale,
             interval=guidance.interval,

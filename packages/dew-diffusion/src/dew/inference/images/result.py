@@ -24,7 +24,7 @@ class Images:
     """Generated images, or latents that were not decoded.
 
     Attributes:
-        images: `[R, H, W, C]`; decoded images lie in [-1, 1], up to what the model overshoots.
+        images: `[R, H, W, C]`; decoded images lie in [-1, 1].
         rows: how many of them were asked for.
         captions: what each was asked for, or none.
     """

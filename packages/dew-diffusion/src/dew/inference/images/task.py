@@ -65,7 +65,7 @@ class TextToImage:
         grid: from a number of steps to the process and the noise levels they walk; None takes the process's
             own.
         final_denoise: end at the estimate of x0; False ends at the grid's last point.
-        finish: `finish(params, images)`, run on the images.
+        finish: `finish(params, images)`, run on the decoded images.
         blank: the unconditional branch, one row by keyword; None encodes it in every request.
     """
 
@@ -173,11 +173,14 @@ class TextToImage:
             sampler: in place of the task's own.
             key: as in `prepare`; a prepared request has its own.
             seed: as in `prepare`.
-            decode: run `finish` on the images; without an autoencoder there is nothing else to decode.
+            decode: clip the images to [-1, 1] and run `finish` on them; False gives the samples as the
+                trajectory leaves them. Without an autoencoder there is nothing else to decode.
 
         Raises:
-            ValueError: an argument that a prepared request has settled, or what `prepare` refuses.
+            ValueError: an argument that a prepared request has settled, guidance of a model without
+                conditions, or what `prepare` refuses.
         """
+        guided = self._guidance(guidance)
         if isinstance(request, DenoisingInputs):
             settled = {"steps": steps, "key": key, "seed": seed}
             if given := [name for name, value in settled.items() if value is not None]:
@@ -189,10 +192,11 @@ class TextToImage:
             self.model,
             ready.process,
             sampler or self.sampler,
-            (self.guidance if guidance is OWN else guidance) if ready.given else None,
+            guided,
             ready.grid,
             self.final_denoise,
-            self.finish if decode else None,
+            decode,
+            self.finish,
             self.params,
             ready.initial,
             ready.keys,
@@ -250,6 +254,17 @@ class TextToImage:
         )
         return replace(cls.from_objective(objective, variables), model=model)
 
+    def _guidance(self, asked: CFG | None) -> CFG | None:
+        """The guidance of a call; without conditions there is none."""
+        if self.inputs.conditions:
+            return self.guidance if asked is OWN else asked
+        if asked is not OWN and asked is not None and asked.scale != 1:
+            raise ValueError(
+                f"guidance.scale={asked.scale} has nothing to guide by, since this model has no conditions; "
+                "leave it out"
+            )
+        return None
+
     def _walk(
         self, steps: int | None, times: Grid | Sequence[float] | np.ndarray | None
     ) -> tuple[Process, Grid]:
@@ -285,7 +300,7 @@ class TextToImage:
         return encode_blank(self.inputs, self.params) if chosen is None else chosen
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6, 7))
 def walk(
     model: Any,
     process: Process,
@@ -293,6 +308,7 @@ def walk(
     guidance: CFG | None,
     grid: Grid,
     final_denoise: bool,
+    decode: bool,
     finish: Callable[[Mapping[str, Any], jax.Array], jax.Array] | None,
     params: Mapping[str, Any],
     initial: jax.Array,
@@ -303,9 +319,12 @@ def walk(
     """The compiled trajectory of a request; settings are static, arrays are arguments."""
     own = {name: tree for name, tree in params.items() if name != ENCODERS}
     denoise = process.denoiser(partial(model.apply, own), given, unconditional)
-    images = sample(
+    samples = sample(
         denoise, initial, solver=solver, guidance=guidance, key=keys, times=grid, final_denoise=final_denoise
     )
+    if not decode:
+        return samples
+    images = jnp.clip(samples, -1, 1)
     return images if finish is None else finish(params, images)
 
 
