@@ -6,19 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-
 from dew.objectives.diffusion import DiffusionObjective, DiffusionRunConfig
+from dew.training.opening import named_dtype, opened_mesh
 from dew.training.runs import load_run
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from dew.training import Layout, MeshSpec
-
-STORES = ("float32", "bfloat16", "float16")
-"""The dtypes that a run can be opened in."""
 
 
 def open_run(
@@ -57,25 +52,3 @@ def open_run(
     )
     model: Any = objective.model
     return objective, variables, model if computes is None else model.clone(dtype=computes)
-
-
-def named_dtype(field: str, name: str | None) -> jnp.dtype | None:
-    """The dtype called `name`; None for None and "auto", which keep what is stored.
-
-    Raises:
-        ValueError: it is none that a run can be opened in.
-    """
-    if name is None or name == "auto":
-        return None
-    if name not in STORES:
-        raise ValueError(f"{field}={name!r} must be {', '.join(STORES)} or auto")
-    return jnp.dtype(name)
-
-
-def opened_mesh(mesh: Mesh | MeshSpec | None) -> Mesh | None:
-    """The devices that a mesh's specification stands for."""
-    if mesh is None or isinstance(mesh, jax.sharding.Mesh):
-        return mesh
-    from dew.training import build_mesh
-
-    return build_mesh(mesh)

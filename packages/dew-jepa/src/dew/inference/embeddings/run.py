@@ -6,13 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-
 from dew.data.images.config import Textures
 from dew.objectives.base import Variables
 from dew.objectives.jepa.config import JepaRunConfig
 from dew.objectives.jepa.objective import CONTEXT_SOURCE, TARGET_SOURCE, JepaObjective
+from dew.training.opening import named_dtype, opened_mesh
 from dew.training.runs import load_run
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def open_run(
         step,
         ema=ema,
         dtype=named_dtype("param_dtype", param_dtype),
-        mesh=_mesh(mesh),
+        mesh=opened_mesh(mesh),
         layout=layout,
         objective=objective,
     )
@@ -82,24 +80,3 @@ def open_run(
         source=TARGET_SOURCE if ema else CONTEXT_SOURCE,
         standardize=isinstance(config.data, Textures),
     )
-
-
-def named_dtype(field: str, name: str | None) -> jnp.dtype | None:
-    """The dtype called `name`; None for None and "auto", which keep what is stored.
-
-    Raises:
-        ValueError: no floating dtype has that name.
-    """
-    if name is None or name == "auto":
-        return None
-    if name not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"{field}={name!r} is not supported here; use float32, bfloat16 or float16")
-    return jnp.dtype(name)
-
-
-def _mesh(mesh: Mesh | MeshSpec | None) -> Mesh | None:
-    if mesh is None or isinstance(mesh, jax.sharding.Mesh):
-        return mesh
-    from dew.training import build_mesh
-
-    return build_mesh(mesh)

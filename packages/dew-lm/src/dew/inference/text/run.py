@@ -6,15 +6,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import jax
-import jax.numpy as jnp
-
 from dew.data.text import Tokenizer, load_tokenizer
 from dew.inference.text.processor import RunProcessor
 from dew.objectives.base import Variables, thaw
 from dew.objectives.lm import LMObjective
 from dew.objectives.lm.config import PolicyConfig
 from dew.sampling.text import Sampling
+from dew.training.opening import named_dtype, opened_mesh
 from dew.training.runs import Run, load_run
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ def open_run(
         step,
         ema=ema and averaged,
         dtype=named_dtype("param_dtype", param_dtype),
-        mesh=_mesh(mesh),
+        mesh=opened_mesh(mesh),
         layout=layout,
         objective=objective,
     )
@@ -102,28 +100,3 @@ def _check_tokenizer(tokenizer: Tokenizer, run: Run, step: int | None) -> None:
             f"(fingerprint {trained!r}, now {tokenizer.fingerprint()!r}), so the run's ids would read as "
             "other text; put the file back as it was"
         )
-
-
-def named_dtype(field: str, name: str | None) -> jnp.dtype | None:
-    """The dtype called `name`; None for None and "auto", which keep what is stored.
-
-    Raises:
-        ValueError: no floating dtype has that name.
-    """
-    if name is None or name == "auto":
-        return None
-    try:
-        found = jnp.dtype(name)
-    except TypeError as error:
-        raise ValueError(f"{field}={name!r} is no dtype; use float32, bfloat16 or float16") from error
-    if not jnp.issubdtype(found, jnp.floating):
-        raise ValueError(f"{field}={name!r} is no floating dtype; use float32, bfloat16 or float16")
-    return found
-
-
-def _mesh(mesh: Mesh | MeshSpec | None) -> Mesh | None:
-    if mesh is None or isinstance(mesh, jax.sharding.Mesh):
-        return mesh
-    from dew.training import build_mesh
-
-    return build_mesh(mesh)
