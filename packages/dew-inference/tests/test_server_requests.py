@@ -115,6 +115,7 @@ def test_a_server_without_requests_has_nothing_to_do(server):
         ([[1], [2]], {}, ValueError, "one prompt, and the request holds 2"),
         ([1], {"max_new_tokens": 0}, ValueError, "max_new_tokens=0"),
         ([1], {"max_new_tokens": True}, ValueError, "max_new_tokens=True"),
+        ([1], {"max_new_tokens": 2.5}, ValueError, r"max_new_tokens=2\.5"),
         ([41], {}, ValueError, "id 41"),
         ([], {}, ValueError, "empty"),
         ("text", {}, ValueError, "no processor"),
@@ -140,6 +141,9 @@ def test_a_batch_with_one_wrong_prompt_queues_none_of_it(server):
     [
         ({}, {"slots": 0}, "slots=0"),
         ({}, {"slots": True}, "slots=True"),
+        ({}, {"slots": 2.0}, r"slots=2\.0"),
+        ({}, {"slots": "2"}, "slots='2'"),
+        ({}, {"capacity": 48.0}, r"capacity=48\.0 "),
         ({}, {"capacity": 1}, "capacity=1 "),
         ({}, {"capacity": 65}, "max_seq_len=64"),
         ({"n": 2}, {}, "n=2"),

@@ -345,8 +345,10 @@ def test_a_chain_that_leaves_no_distribution_is_refused(bad):
     ("arguments", "error", "named"),
     [
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens=0"),
+        ({"max_new_tokens": 2.5}, ValueError, r"max_new_tokens=2\.5"),
         ({"max_new_tokens": 60}, ValueError, "max_seq_len=64"),
         ({"n": 0}, ValueError, "n=0"),
+        ({"n": 2.0}, ValueError, r"n=2\.0"),
         ({"seed": None}, ValueError, "exactly one of key and seed"),
         ({"key": jax.random.key(0)}, ValueError, "exactly one of key and seed"),
         ({"seed": 0.5}, TypeError, "seed=0.5"),

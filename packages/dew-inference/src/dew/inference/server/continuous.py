@@ -13,12 +13,12 @@ import numpy as np
 from dew.inference import TextGeneration
 from dew.inference.server.admitting import Admission, admitted, oldest_first
 from dew.inference.server.rows import Entry, Rows, advance, empty_cache, enter, released, vacant
-from dew.inference.server.servable import check_task, parts
+from dew.inference.server.servable import check_sizes, check_task, parts
 from dew.inference.server.ticket import Ticket
 from dew.inference.text.rows import Request, read_request
 from dew.sampling.text import Generation, loop
 from dew.sampling.text.prompts import bucket, read_prompts
-from dew.sampling.text.request import refuse_undefined, row_keys
+from dew.sampling.text.request import is_count, refuse_undefined, row_keys
 
 ENDLESS = np.int32(np.iinfo(np.int32).max)
 
@@ -64,14 +64,7 @@ class Server:
             ValueError: sizes out of range, or a setting of the task that cannot be served.
         """
         check_task(task)
-        if isinstance(slots, bool) or slots < 1:
-            raise ValueError(f"slots={slots} must be a positive integer: the rows that draw at once")
-        longest = int(task.model.max_seq_len)
-        if isinstance(capacity, bool) or not 2 <= capacity <= longest:
-            raise ValueError(
-                f"capacity={capacity} must hold a prompt and a drawn token and at most the model's "
-                f"max_seq_len={longest}; use 2 to {longest}"
-            )
+        check_sizes(slots, capacity, longest=int(task.model.max_seq_len))
         return cls(task, slots=slots, capacity=capacity, admission=admission or oldest_first)
 
     def submit(
@@ -168,8 +161,8 @@ class Server:
         """A ticket for every prompt of `request`, checked before any of them is queued."""
         inputs = read_request(request, self.task.processor, self.task.sampling.pad_id)
         budget = self.task.budget(max_new_tokens, inputs.tokens.shape[-1])
-        if isinstance(budget, bool) or budget < 1:
-            raise ValueError(f"max_new_tokens={budget} must be a positive integer")
+        if not is_count(budget):
+            raise ValueError(f"max_new_tokens={budget!r} must be a positive integer")
         prompts = read_prompts(inputs, self.task.model, budget)
         self._check_capacity(prompts.lengths, budget)
         keys = row_keys(key, seed, prompts.rows)

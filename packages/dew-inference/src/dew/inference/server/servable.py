@@ -1,4 +1,4 @@
-"""Which text tasks a server can run."""
+"""Which text tasks a server can run, and in which sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dew.inference import TextGeneration
 from dew.inference.server.rows import vacant
 from dew.sampling.decoding import Sample
 from dew.sampling.text import loop
-from dew.sampling.text.request import as_data, check_model
+from dew.sampling.text.request import as_data, check_model, is_count
 
 
 def parts(task: TextGeneration) -> tuple[loop.Chain, loop.Chain]:
@@ -45,6 +45,26 @@ def check_task(task: object) -> None:
             "without a mesh"
         )
     check_rowwise(task)
+
+
+def check_sizes(slots: int, capacity: int, *, longest: int) -> None:
+    """Refuse numbers of rows, or of slots in a row, that no server has.
+
+    Args:
+        slots: the rows.
+        capacity: tokens of a row.
+        longest: the model's `max_seq_len`.
+
+    Raises:
+        ValueError: naming the number.
+    """
+    if not is_count(slots):
+        raise ValueError(f"slots={slots!r} must be a positive integer: the rows that draw at once")
+    if not is_count(capacity) or not 2 <= capacity <= longest:
+        raise ValueError(
+            f"capacity={capacity!r} must be an integer that holds a prompt and a drawn token and at most the "
+            f"model's max_seq_len={longest}; use 2 to {longest}"
+        )
 
 
 def check_rowwise(task: TextGeneration) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -70,7 +71,7 @@ def generate(
         >>> drawn = generate(model, variables, prompts, 32, seed=0, sampling=Sampling(temperature=0.8))
         >>> drawn.lengths
     """
-    if isinstance(n, bool) or n < 1:
+    if not is_count(n):
         raise ValueError(f"n={n} must be a positive integer: the continuations of each prompt")
     decoding = Decoding.prepare(
         model,
@@ -142,11 +143,13 @@ class Decoding:
         """Check a request as `generate` takes it, and read its prompts into the cache."""
         if type(strategy) not in (type(None), Sample):
             raise ValueError(f"strategy={strategy!r} is not supported; leave it out or pass Sample()")
-        if isinstance(max_new_tokens, bool) or max_new_tokens < 1:
+        if not is_count(max_new_tokens):
             raise ValueError(f"max_new_tokens={max_new_tokens} must be a positive integer")
         check_model(model, sampling)
         prompts = read_prompts(inputs, model, max_new_tokens)
         keys = row_keys(key, seed, prompts.rows)
+        chain = as_data(sampling.transforms() if logits is None else logits)
+        criteria = as_data((*sampling.criteria(), *(stopping or ())))
         width = prompts.packed.shape[1]
         capacity = min(width + bucket(max_new_tokens, model.max_seq_len), model.max_seq_len)
         cache, scores = loop.prefill(
@@ -158,8 +161,8 @@ class Decoding:
             prompts=prompts,
             budget=max_new_tokens,
             keys=keys,
-            chain=as_data(sampling.transforms() if logits is None else logits),
-            criteria=as_data((*sampling.criteria(), *(stopping or ()))),
+            chain=chain,
+            criteria=criteria,
             sampling=sampling,
             cache=cache,
             logits=scores,
@@ -238,6 +241,11 @@ class Decoding:
             prompt_width=width,
             eos_ids=self.sampling.eos_ids,
         )
+
+
+def is_count(value: object) -> bool:
+    """Whether `value` is an integer of at least 1, of Python or of NumPy."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
 
 
 def row_keys(key: jax.Array | None, seed: int | None, rows: int) -> jax.Array:
