@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -245,7 +244,9 @@ class Decoding:
 
 def is_count(value: object) -> bool:
     """Whether `value` is an integer of at least 1, of Python or of NumPy."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return int(value) >= 1
 
 
 def row_keys(key: jax.Array | None, seed: int | None, rows: int) -> jax.Array:
