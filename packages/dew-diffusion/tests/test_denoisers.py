@@ -9,7 +9,6 @@ import pytest
 from jax.extend import core
 
 from dew.nn.backbones.dit import SimpleDiT
-from dew.nn.backbones.dit.patches import join, positions, split
 from dew.nn.backbones.unet import UNet
 from dew.nn.backbones.unet.model import folded, unfolded
 from dew.nn.denoising import sinusoid
@@ -87,20 +86,11 @@ def test_sinusoid_of_a_level_is_float32_whatever_the_model_computes_in():
     assert [equation.invars[0].aval.dtype for equation in cosines] == [jnp.float32]
 
 
-def test_patches_come_back_where_they_were():
+def test_pixel_blocks_come_back_where_they_were():
     image = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
-    cut = split(image, 2)
-    np.testing.assert_array_equal(cut[0, 1], image[0, :2, 2:4].reshape(-1))
-    np.testing.assert_array_equal(join(cut, (2, 3), 2), image)
-    np.testing.assert_array_equal(unfolded(folded(image, 2), 2), image)
-
-
-def test_positions_write_the_row_then_the_column():
-    table = positions((2, 3), 8)
-    rates = np.asarray([1.0, 0.01])
-    row, column = 1, 2
-    expected = [*np.sin(row * rates), *np.cos(row * rates), *np.sin(column * rates), *np.cos(column * rates)]
-    np.testing.assert_allclose(table[5], expected, rtol=1e-6)
+    cut = folded(image, 2)
+    np.testing.assert_array_equal(cut[0, 0, 1], image[0, :2, 2:4].reshape(-1))
+    np.testing.assert_array_equal(unfolded(cut, 2), image)
 
 
 def started(model, image, condition=None):

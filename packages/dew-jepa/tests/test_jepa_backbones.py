@@ -7,30 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dew.nn.backbones.jepa import JepaEncoder, JepaPredictor, patchify, sincos_positions
+from dew.nn.backbones.jepa import JepaEncoder, JepaPredictor
 from dew.nn.sharding import unboxed
 
 ENCODER = JepaEncoder((8, 12), 3, patch_size=4, hidden_size=16, num_layers=2, num_heads=2)
 IMAGES = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 12, 3)), jnp.float32)
 VARIABLES = unboxed(ENCODER.init(jax.random.key(0), IMAGES))
-
-
-def test_patches_run_row_by_row():
-    images = np.arange(2 * 4 * 6 * 1).reshape(2, 4, 6, 1)
-    patches = np.asarray(patchify(jnp.asarray(images), 2))
-    assert patches.shape == (2, 6, 4)
-    for place in range(6):
-        row, column = divmod(place, 3)
-        expected = images[:, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].reshape(2, 4)
-        np.testing.assert_array_equal(patches[:, place], expected)
-
-
-def test_position_codes_are_sines_and_cosines_of_row_and_column():
-    codes = sincos_positions((3, 5), 8)
-    row, column = 2, 3
-    angles = np.asarray([1.0, 0.01])
-    parts = [np.sin(row * angles), np.cos(row * angles), np.sin(column * angles), np.cos(column * angles)]
-    np.testing.assert_allclose(codes[row * 5 + column], np.concatenate(parts), atol=1e-6)
 
 
 def test_all_patches_given_in_any_order_are_the_whole_image():
@@ -70,9 +52,10 @@ def test_blocks_are_predicted_apart():
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"patch_size": 5}, "patch_size=5"),
+        ({"patch_size": 5}, "patch_size=5 .* use 1, 2, 4$"),
         ({"hidden_size": 18, "num_heads": 2}, "hidden_size=18"),
-        ({"num_heads": 3}, "num_heads=3"),
+        ({"num_heads": 3}, "num_heads=3 .* use 1, 2, 4, 8, 16$"),
+        ({"mlp_ratio": 0.0}, "mlp_ratio=0.0"),
         ({"num_layers": 0}, "num_layers=0"),
     ],
 )

@@ -63,7 +63,10 @@ def test_a_geometry_that_does_not_fit_is_refused_before_any_work():
         dataclasses.replace(JepaRunConfig.starting_point(), data=Digits()).build()
 
 
-@pytest.mark.parametrize(("field", "value"), [("objective", "lm"), ("probe_rows", -1)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("objective", "lm"), ("probe_rows", -1), ("momentum", (0.9, 1.2)), ("momentum_steps", 0)],
+)
 def test_values_out_of_range_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=f"{field}="):
         JepaRunConfig(**{field: value})

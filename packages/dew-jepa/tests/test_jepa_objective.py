@@ -272,8 +272,8 @@ def test_an_accumulated_window_is_divided_once_by_all_its_tokens():
             step = Step(step=attempt, key=jax.random.fold_in(start.key, attempt), ema=start.averaged)
             rows = {"image": IMAGES[2 * attempt : 2 * attempt + 2]}
             parts.append(JEPA.loss({"params": params}, rows, step)[0])
-        assert_differ = jnp.asarray([part.mass for part in parts])
-        return sum(part.total for part in parts) / assert_differ.sum(), assert_differ
+        masses = jnp.asarray([part.mass for part in parts])
+        return sum(part.total for part in parts) / masses.sum(), masses
 
     (_, masses), gradient = jax.jit(jax.value_and_grad(window, has_aux=True))(start.params["params"])
     assert float(masses[0]) != float(masses[1]), "equal masses would hide a mean of means"
@@ -383,9 +383,13 @@ def test_parts_that_do_not_fit_are_refused_with_their_numbers():
         objective(momentum_steps=0)
 
 
-def test_images_of_another_shape_are_refused():
+def test_images_of_another_shape_or_type_and_a_missing_field_are_refused():
     with pytest.raises(ValueError, match=r"\(8, 8, 1\).*\(12, 12, 1\)"):
         JEPA.loss(VARIABLES, {"image": np.zeros((2, 8, 8, 1), np.uint8)}, STEP)
+    with pytest.raises(TypeError, match="int32"):
+        JEPA.images({"image": IMAGES.astype(np.int32)})
+    with pytest.raises(ValueError, match=r"no field 'image' .* it has label"):
+        JEPA.images({"label": np.arange(4)})
 
 
 def test_a_network_with_running_statistics_is_refused():

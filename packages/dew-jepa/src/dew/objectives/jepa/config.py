@@ -38,7 +38,8 @@ class JepaRunConfig(RunConfig):
         probe_rows: training images that probes are fitted on; unset takes all, 0 leaves the probes out.
 
     Raises:
-        ValueError: a value that is not supported, or a negative number of rows.
+        ValueError: a value that is not supported, a momentum outside [0, 1] or of no step, or a negative
+            number of rows.
     """
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig("vit_jepa"))
@@ -59,17 +60,20 @@ class JepaRunConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_unbuilt(self, UNBUILT)
+        check_momentum(self.momentum, self.momentum_steps)
         if self.probe_rows is not None and self.probe_rows < 0:
             raise ValueError(f"probe_rows={self.probe_rows} must be 0 or more, or unset for all")
 
     @classmethod
     def starting_point(cls) -> Self:
         """A small encoder that tells textures apart after minutes on a laptop's processor."""
-        # Textures are told apart by small things: small patches, low position codes, small targets.
-        encoder: JsonDict = {"patch_size": 2, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
+        # A texture is the same all over, so the encoder's patches carry no place (the predictor's do), and
+        # layers that add nothing yet leave at the start what a linear map of a patch tells.
+        encoder: JsonDict = {"patch_size": 4, "hidden_size": 128, "num_layers": 2, "num_heads": 4}
+        start: JsonDict = {"position_scale": 0.0, "residual_gain": 0.001}
         predictor: JsonDict = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
         return cls(
-            model=ModelConfig("vit_jepa", config={**encoder, "position_scale": 0.2}, dtype="float32"),
+            model=ModelConfig("vit_jepa", config={**encoder, **start}, dtype="float32"),
             data=Textures(),
             optim=OptimConfig(
                 learning_rate=1e-3,
@@ -78,12 +82,12 @@ class JepaRunConfig(RunConfig):
                 clip_grads=1.0,
             ),
             trainer=TrainerConfig(
-                batch_size=32, steps=800, log_every=20, eval_every=200, checkpoint_every=400
+                batch_size=32, steps=900, log_every=20, eval_every=300, checkpoint_every=300
             ),
             predictor=ModelConfig("vit_jepa_predictor", config=predictor, dtype="float32"),
-            mask=MultiBlock(target_scale=(0.02, 0.05), context_tokens=48),
+            mask=MultiBlock(target_scale=(0.1, 0.2), context_tokens=16),
             momentum=(0.996, 1.0),
-            momentum_steps=800,
+            momentum_steps=900,
             flip=True,
         )
 
@@ -141,6 +145,18 @@ class JepaRunConfig(RunConfig):
                 "data:textures"
             )
         return shape
+
+
+def check_momentum(momentum: tuple[float, float], momentum_steps: int) -> None:
+    """Refuse a line that is no momentum.
+
+    Raises:
+        ValueError: an end outside [0, 1], or no step.
+    """
+    if not all(0 <= bound <= 1 for bound in momentum):
+        raise ValueError(f"momentum={momentum} must be two decays in [0, 1]")
+    if momentum_steps < 1:
+        raise ValueError(f"momentum_steps={momentum_steps} must be at least 1")
 
 
 def completed(model: ModelConfig, sizes: Mapping[str, Any], whose: str, field_name: str) -> ModelConfig:

@@ -18,8 +18,9 @@ import optax
 
 from dew.artifacts import ImageGrid
 from dew.inputs.spec import Field, InputSpec
-from dew.nn.backbones.jepa.patches import gather_tokens
+from dew.nn.backbones.jepa.tokens import gather_tokens
 from dew.objectives.base import Aux, Batch, EMASpec, Mean, Objective, Step, Variables, under
+from dew.objectives.jepa.config import check_momentum
 from dew.objectives.jepa.masks import Masks
 from dew.objectives.jepa.representation import PROBE_KEY, Representation
 
@@ -102,10 +103,7 @@ class JepaObjective(Objective[Mean]):
         flip: bool = False,
     ) -> None:
         _check_geometry(encoder, predictor, mask)
-        if not all(0 <= bound <= 1 for bound in momentum):
-            raise ValueError(f"momentum={momentum} must be two decays in [0, 1]")
-        if momentum_steps < 1:
-            raise ValueError(f"momentum_steps={momentum_steps} must be at least 1")
+        check_momentum(momentum, momentum_steps)
         self.encoder: Any = encoder
         self.predictor: Any = predictor
         self.mask = mask
@@ -160,13 +158,17 @@ class JepaObjective(Objective[Mean]):
         """The images of a batch in [-1, 1]; bytes become `x / 127.5 - 1`, floats are taken as they are.
 
         Raises:
-            ValueError: images of another shape than `sample`.
+            ValueError: no such field, or images of another shape than `sample`.
+            TypeError: images that are neither bytes nor floating.
         """
+        if self.sample.key not in batch:
+            known = ", ".join(sorted(batch)) or "none"
+            raise ValueError(f"the batch has no field {self.sample.key!r} for the images; it has {known}")
         images = jnp.asarray(batch[self.sample.key])
         if images.shape[1:] != self.sample.shape:
             raise ValueError(
                 f"batch[{self.sample.key!r}] holds images of shape {images.shape[1:]}, and the objective was "
-                f"built for {self.sample.shape}"
+                f"built for {self.sample.shape}; build it for the data's own size"
             )
         return scaled(images)
 
@@ -254,9 +256,16 @@ class JepaObjective(Objective[Mean]):
 
 
 def scaled(images: jax.Array) -> jax.Array:
-    """Images in [-1, 1]: bytes become `x / 127.5 - 1`, floats are taken as they are."""
-    wide = jnp.asarray(images).astype(jnp.float32)
-    return wide / 127.5 - 1 if images.dtype == jnp.uint8 else wide
+    """Images in [-1, 1]: bytes become `x / 127.5 - 1`, floats are taken as they are.
+
+    Raises:
+        TypeError: images that are neither.
+    """
+    if images.dtype == jnp.uint8:
+        return images.astype(jnp.float32) / 127.5 - 1
+    if not jnp.issubdtype(images.dtype, jnp.floating):
+        raise TypeError(f"images of type {images.dtype} must be bytes, or floats in [-1, 1]")
+    return images.astype(jnp.float32)
 
 
 def flipped(images: jax.Array, key: jax.Array) -> jax.Array:

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.dit.block import Block, BlockSpec, modulated
-from dew.nn.backbones.dit.patches import join, positions, split
 from dew.nn.denoising import Conditioning, check_sizes
+from dew.nn.patches import patchify, sincos_positions, unpatchify
 from dew.nn.stack import DecoderBank, StackView
 
 
@@ -110,9 +110,9 @@ class SimpleDiT(nn.Module):
         condition = Conditioning(
             self.hidden_size, self.dtype, self.param_dtype, self.precision, name="conditioning"
         )(noise_level, textcontext)
-        tokens = spec.affine(self.hidden_size, ("embed", "mlp"), "patch_in")(split(x, self.patch_size))
+        tokens = spec.affine(self.hidden_size, ("embed", "mlp"), "patch_in")(patchify(x, self.patch_size))
         grid = (x.shape[1] // self.patch_size, x.shape[2] // self.patch_size)
-        tokens = tokens + jnp.asarray(positions(grid, self.hidden_size), tokens.dtype)
+        tokens = tokens + jnp.asarray(sincos_positions(grid, self.hidden_size), tokens.dtype)
         block = nn.remat(Block, static_argnums=(3,)) if self.remat else Block
         for name in self.bank.view.names:
             tokens = block(spec, name=name)(tokens, condition, train)
@@ -121,4 +121,4 @@ class SimpleDiT(nn.Module):
         shift, scale = jnp.split(ends(nn.silu(condition)), 2, axis=-1)
         area = self.patch_size**2 * self.output_channels
         pixels = spec.affine(area, ("embed", "mlp"), "patch_out", zeros)(modulated(tokens, shift, scale))
-        return join(pixels.astype(wide), grid, self.patch_size)
+        return unpatchify(pixels.astype(wide), grid, self.patch_size)

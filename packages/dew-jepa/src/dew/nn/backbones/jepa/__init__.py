@@ -8,8 +8,6 @@ from dew.lazy import lazy
 
 if TYPE_CHECKING:
     from dew.nn.backbones.jepa.encoder import JepaEncoder as JepaEncoder
-    from dew.nn.backbones.jepa.patches import patchify as patchify
-    from dew.nn.backbones.jepa.positions import sincos_positions as sincos_positions
     from dew.nn.backbones.jepa.prediction import JepaPredictor as JepaPredictor
 
 __getattr__, __dir__ = lazy(
@@ -17,7 +15,5 @@ __getattr__, __dir__ = lazy(
     {
         "JepaEncoder": "dew.nn.backbones.jepa.encoder:dew-jepa",
         "JepaPredictor": "dew.nn.backbones.jepa.prediction:dew-jepa",
-        "patchify": "dew.nn.backbones.jepa.patches:dew-jepa",
-        "sincos_positions": "dew.nn.backbones.jepa.positions:dew-jepa",
     },
 )

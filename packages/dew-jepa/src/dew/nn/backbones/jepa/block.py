@@ -172,14 +172,31 @@ def block_spec(
     )
 
 
-def check_sizes(model: str, *, width: int, heads: int, **sizes: int) -> None:
+def check_sizes(model: str, *, width: int, heads: int, mlp_ratio: float, **sizes: int) -> None:
     """Refuse sizes that no transformer has.
 
     Raises:
-        ValueError: a size below 1, or heads that do not divide the width.
+        ValueError: a size below 1, a width that 4 or the heads do not divide, or a feed-forward part without
+            width.
     """
     for name, size in {"hidden_size": width, "num_heads": heads, **sizes}.items():
         if size < 1:
             raise ValueError(f"{model}: {name}={size} must be at least 1")
+    if width % 4:
+        raise ValueError(
+            f"{model}: hidden_size={width} must be a multiple of 4: position codes are sines and cosines of "
+            "rows and columns"
+        )
     if width % heads:
-        raise ValueError(f"{model}: num_heads={heads} must divide hidden_size={width}")
+        fits = ", ".join(str(count) for count in divisors(width))
+        raise ValueError(f"{model}: num_heads={heads} must divide hidden_size={width}; use {fits}")
+    if not mlp_ratio > 0 or round(mlp_ratio * width) < 1:
+        raise ValueError(
+            f"{model}: mlp_ratio={mlp_ratio} leaves the feed-forward parts no width at hidden_size={width}; "
+            "use 4.0"
+        )
+
+
+def divisors(number: int) -> list[int]:
+    """The whole numbers that divide `number`, in order."""
+    return [count for count in range(1, number + 1) if number % count == 0]

@@ -5,6 +5,8 @@ Dimensions: B images, H by W pixels of C channels, N patches, K of them given, D
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,9 +14,9 @@ from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
-from dew.nn.backbones.jepa.block import Affine, Stack, block_spec, check_sizes
-from dew.nn.backbones.jepa.patches import gather_tokens, patchify
-from dew.nn.backbones.jepa.positions import sincos_positions
+from dew.nn.backbones.jepa.block import Affine, Stack, block_spec, check_sizes, divisors
+from dew.nn.backbones.jepa.tokens import gather_tokens
+from dew.nn.patches import patchify, sincos_positions
 
 
 class JepaEncoder(nn.Module):
@@ -63,6 +65,7 @@ class JepaEncoder(nn.Module):
             "vit_jepa",
             width=self.hidden_size,
             heads=self.num_heads,
+            mlp_ratio=self.mlp_ratio,
             num_layers=self.num_layers,
             patch_size=self.patch_size,
             channels=self.channels,
@@ -70,11 +73,11 @@ class JepaEncoder(nn.Module):
         if self.residual_gain <= 0:
             raise ValueError(f"vit_jepa: residual_gain={self.residual_gain} must be positive")
         if any(side % self.patch_size for side in self.image_size):
+            fits = ", ".join(str(side) for side in divisors(math.gcd(*self.image_size)))
             raise ValueError(
                 f"vit_jepa: patch_size={self.patch_size} must divide both sides of image_size="
-                f"{self.image_size}"
+                f"{self.image_size}; use {fits}"
             )
-        sincos_positions((1, 1), self.hidden_size)
         super().__post_init__()
 
     @property

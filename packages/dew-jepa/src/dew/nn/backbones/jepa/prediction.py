@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.jepa.block import Affine, Stack, block_spec, check_sizes
-from dew.nn.backbones.jepa.positions import sincos_positions
+from dew.nn.patches import sincos_positions
 from dew.nn.sharding import named_axes
 
 
@@ -56,10 +56,10 @@ class JepaPredictor(nn.Module):
             "vit_jepa_predictor",
             width=self.hidden_size,
             heads=self.num_heads,
+            mlp_ratio=self.mlp_ratio,
             num_layers=self.num_layers,
             features=self.features,
         )
-        sincos_positions((1, 1), self.hidden_size)
         super().__post_init__()
 
     @nn.compact
