@@ -119,23 +119,26 @@ def test_a_row_does_not_depend_on_the_rows_around_it():
 def test_a_grid_that_is_too_small_is_refused_with_the_numbers():
     with pytest.raises(ValueError, match=r"4 target blocks of up to 4 .* context block of 16 .* 4x4"):
         MultiBlockMask((4, 4), MultiBlock())
-    with pytest.raises(ValueError, match=r"block of 5x5 patches in a grid of 2x18"):
+    with pytest.raises(
+        ValueError, match=r"mask.context_scale=.* mask.context_aspect=.* block of 5x5 .* grid of 2x18"
+    ):
         MultiBlock(context_scale=(0.7, 0.7)).build((2, 18))
-    with pytest.raises(ValueError, match=r"block without a patch in a grid of 2x2"):
+    with pytest.raises(ValueError, match=r"mask.target_scale=.* block without a patch in a grid of 2x2"):
         MultiBlock().build((2, 2))
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"target_scale": (0.3, 0.2)}, "scale="),
-        ({"context_scale": (0.5, 1.1)}, "scale="),
-        ({"target_aspect": (0.0, 1.0)}, "aspect="),
+        ({"target_scale": (0.3, 0.2)}, "mask.target_scale="),
+        ({"context_scale": (0.5, 1.1)}, "mask.context_scale="),
+        ({"target_aspect": (0.0, 1.0)}, "mask.target_aspect="),
+        ({"context_aspect": (1.0, float("inf"))}, "mask.context_aspect="),
     ],
 )
 def test_bounds_out_of_order_are_refused(fields, named):
     with pytest.raises(ValueError, match=named):
-        MultiBlock(**fields).build((8, 8))
+        MultiBlock(**fields)
 
 
 @pytest.mark.parametrize("name", ["targets", "context_tokens"])

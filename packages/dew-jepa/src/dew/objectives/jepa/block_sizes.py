@@ -19,24 +19,25 @@ SLACK = 1e-9
 """What a bound may miss a whole number by and still count as it."""
 
 
-def block_sizes(grid: tuple[int, int], scale: Interval, aspect: Interval) -> Sizes:
+def block_sizes(grid: tuple[int, int], scale: Interval, aspect: Interval, *, called: str = "") -> Sizes:
     """The law of a block's size.
 
     Args:
         grid: rows and columns of patches.
         scale: bounds of the block's share of the grid.
         aspect: bounds of rows over columns.
+        called: what errors put before `scale` and `aspect`, as `mask.target_`.
 
     Raises:
         ValueError: bounds out of order or out of range, or a block that is empty or larger than the grid.
     """
-    _check(scale, aspect)
+    check_bounds(scale, aspect, called=called)
     sizes: defaultdict[tuple[int, int], float] = defaultdict(float)
     counts = _patch_counts(grid[0] * grid[1], scale)
     if 0 in counts:
         raise ValueError(
-            f"scale={scale} reaches a block without a patch in a grid of {grid[0]}x{grid[1]}; use smaller "
-            "patches, or raise the bounds"
+            f"{called}scale={scale} reaches a block without a patch in a grid of {grid[0]}x{grid[1]}; use "
+            "smaller patches, or raise the bounds"
         )
     for patches, chance in counts.items():
         for size, share in _shapes(patches, aspect).items():
@@ -44,17 +45,22 @@ def block_sizes(grid: tuple[int, int], scale: Interval, aspect: Interval) -> Siz
     for rows, columns in sizes:
         if rows < 1 or columns < 1 or rows > grid[0] or columns > grid[1]:
             raise ValueError(
-                f"scale={scale} and aspect={aspect} reach a block of {rows}x{columns} patches in a grid of "
-                f"{grid[0]}x{grid[1]}; use smaller patches, or change the bounds"
+                f"{called}scale={scale} and {called}aspect={aspect} reach a block of {rows}x{columns} "
+                f"patches in a grid of {grid[0]}x{grid[1]}; use smaller patches, or change the bounds"
             )
     return dict(sizes)
 
 
-def _check(scale: Interval, aspect: Interval) -> None:
+def check_bounds(scale: Interval, aspect: Interval, *, called: str = "") -> None:
+    """Refuse bounds that hold for no grid.
+
+    Raises:
+        ValueError: out of order or out of range; the message puts `called` before their names.
+    """
     if not 0 < scale[0] <= scale[1] <= 1:
-        raise ValueError(f"scale={scale} must be two shares of the grid, 0 < low <= high <= 1")
-    if not 0 < aspect[0] <= aspect[1]:
-        raise ValueError(f"aspect={aspect} must be two ratios, 0 < low <= high")
+        raise ValueError(f"{called}scale={scale} must be two shares of the grid, 0 < low <= high <= 1")
+    if not 0 < aspect[0] <= aspect[1] < math.inf:
+        raise ValueError(f"{called}aspect={aspect} must be two finite ratios, 0 < low <= high")
 
 
 def _patch_counts(total: int, scale: Interval) -> dict[int, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dew.objectives.jepa.block_sizes import check_bounds
+
 if TYPE_CHECKING:
     from dew.objectives.jepa.masks import MultiBlockMask
 
@@ -23,7 +25,7 @@ class MultiBlock:
             what a step computes.
 
     Raises:
-        ValueError: a count below 1.
+        ValueError: a count below 1, or bounds out of order or out of range.
     """
 
     targets: int = 4
@@ -38,6 +40,8 @@ class MultiBlock:
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"mask.{name}={value} must be at least 1")
+        check_bounds(self.target_scale, self.target_aspect, called="mask.target_")
+        check_bounds(self.context_scale, self.context_aspect, called="mask.context_")
 
     def build(self, grid: tuple[int, int]) -> MultiBlockMask:
         """The sampler over `grid` rows and columns of patches.

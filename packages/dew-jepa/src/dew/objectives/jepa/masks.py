@@ -87,11 +87,13 @@ class MultiBlockMask:
 
     @cached_property
     def _target_sizes(self) -> Sizes:
-        return block_sizes(self.grid, self.config.target_scale, self.config.target_aspect)
+        config = self.config
+        return block_sizes(self.grid, config.target_scale, config.target_aspect, called="mask.target_")
 
     @cached_property
     def _context_sizes(self) -> Sizes:
-        return block_sizes(self.grid, self.config.context_scale, self.config.context_aspect)
+        config = self.config
+        return block_sizes(self.grid, config.context_scale, config.context_aspect, called="mask.context_")
 
     @property
     def _smallest_context(self) -> int:
