@@ -55,6 +55,12 @@ def test_numbers_out_of_range_are_refused(options):
         accuracy(**options)
 
 
+@pytest.mark.parametrize("options", [{"k": 0}, {"temperature": 0.0}])
+def test_a_probe_refuses_them_before_any_row_is_gathered(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        KnnProbe(**options)
+
+
 class TestProbe(MetricContract):
     tolerance = 1e-4
 

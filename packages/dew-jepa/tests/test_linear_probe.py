@@ -87,6 +87,8 @@ def test_what_cannot_be_fitted_is_refused_by_name():
         fit_ridge(IMAGES[:5], np.zeros(5))
     with pytest.raises(ValueError, match=r"penalties=\(0,\)"):
         fit_ridge(IMAGES[:5], LABELS[:5], (0,))
+    with pytest.raises(ValueError, match=r"penalties=\(\)"):
+        LinearProbe(penalties=())
     with pytest.raises(ValueError, match="no row of the pass is fitted on"):
         LinearProbe().finalize(LinearProbe()(Representation(features=IMAGES, labels=LABELS)))
     with pytest.raises(ValueError, match="needs labels"):

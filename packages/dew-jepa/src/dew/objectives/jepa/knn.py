@@ -47,12 +47,21 @@ def knn_predict(
         )
     if not 1 <= k <= len(features) - itself:
         raise ValueError(f"k={k} voters must lie in 1..{len(features) - itself}, the rows that can vote")
-    if temperature <= 0:
-        raise ValueError(f"temperature={temperature} must be positive")
+    check_temperature(temperature)
     similarity = _unit(asked) @ _unit(features).T
     if itself:
         np.fill_diagonal(similarity, -np.inf)
     return elected(similarity, labels, k=k, temperature=temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse a temperature that is not positive.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} must be positive")
 
 
 def elected(similarity: np.ndarray, labels: np.ndarray, *, k: int, temperature: float) -> np.ndarray:
@@ -78,6 +87,9 @@ class KnnProbe:
         k: voters; fewer where there are fewer rows.
         temperature: of the vote.
         name: of the metric.
+
+    Raises:
+        ValueError: no voter, or a temperature that is not positive.
     """
 
     k: int = 20
@@ -85,6 +97,11 @@ class KnnProbe:
     name: str = "knn_probe"
     higher_is_better: bool = True
     reads: type[Representation] = Representation
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k={self.k} must be at least 1 voter")
+        check_temperature(self.temperature)
 
     def __call__(self, artifact: Representation) -> Rows:
         """The labelled rows of one batch."""

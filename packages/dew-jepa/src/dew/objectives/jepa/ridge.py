@@ -56,8 +56,7 @@ def fit_ridge(
     Raises:
         ValueError: a penalty that is not positive, fewer than two classes, or no penalty.
     """
-    if not penalties or min(penalties) <= 0:
-        raise ValueError(f"penalties={tuple(penalties)} must be positive numbers, one at least")
+    check_penalties(penalties)
     classes, index = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"a probe needs two classes, and the rows it is fitted on have {len(classes)}")
@@ -74,6 +73,16 @@ def fit_ridge(
     return RidgeClassifier(classes, mean, deviation, weights, intercept, penalty)
 
 
+def check_penalties(penalties: Sequence[float]) -> None:
+    """Refuse penalties that nothing can be fitted with.
+
+    Raises:
+        ValueError: none, or one that is not positive.
+    """
+    if not penalties or min(penalties) <= 0:
+        raise ValueError(f"penalties={tuple(penalties)} must be positive numbers, one at least")
+
+
 def _left_out(left: np.ndarray, kept: np.ndarray, projected: np.ndarray, centred: np.ndarray) -> float:
     """The sum of squared leave-one-out errors at one shrinkage [min(R, D)]."""
     leverage = 1 / len(left) + np.square(left) @ kept
@@ -88,12 +97,18 @@ class LinearProbe:
     Attributes:
         penalties: of which leave-one-out errors on the fitting rows choose one.
         name: of the metric.
+
+    Raises:
+        ValueError: no penalty, or one that is not positive.
     """
 
     penalties: tuple[float, ...] = PENALTIES
     name: str = "linear_probe"
     higher_is_better: bool = True
     reads: type[Representation] = Representation
+
+    def __post_init__(self) -> None:
+        check_penalties(self.penalties)
 
     def __call__(self, artifact: Representation) -> Rows:
         """The labelled rows of one batch."""
