@@ -36,7 +36,7 @@ def test_sizes_come_from_the_data_and_the_encoder():
     objective = JepaRunConfig.starting_point().build()
     assert isinstance(objective, JepaObjective)
     assert objective.encoder.image_size == (32, 32) and objective.encoder.channels == 1
-    assert objective.predictor.grid == objective.mask.grid == (16, 16)
+    assert objective.predictor.grid == objective.mask.grid == (8, 8)
     assert objective.predictor.features == objective.encoder.hidden_size
     assert objective.sample.shape == (32, 32, 1)
 
@@ -59,7 +59,7 @@ def test_a_size_that_the_data_does_not_have_is_refused():
 
 
 def test_a_geometry_that_does_not_fit_is_refused_before_any_work():
-    with pytest.raises(ValueError, match="grid of 4x4"):
+    with pytest.raises(ValueError, match="grid of 2x2"):
         dataclasses.replace(JepaRunConfig.starting_point(), data=Digits()).build()
 
 

@@ -69,25 +69,25 @@ class JepaRunConfig(RunConfig):
         """A small encoder that tells textures apart after minutes on a laptop's processor."""
         # A texture is the same all over, so the encoder's patches carry no place (the predictor's do), and
         # layers that add nothing yet leave at the start what a linear map of a patch tells.
-        encoder: JsonDict = {"patch_size": 4, "hidden_size": 128, "num_layers": 2, "num_heads": 4}
+        encoder: JsonDict = {"patch_size": 4, "hidden_size": 192, "num_layers": 2, "num_heads": 4}
         start: JsonDict = {"position_scale": 0.0, "residual_gain": 0.001}
         predictor: JsonDict = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
         return cls(
             model=ModelConfig("vit_jepa", config={**encoder, **start}, dtype="float32"),
             data=Textures(),
             optim=OptimConfig(
-                learning_rate=1e-3,
+                learning_rate=5e-4,
                 schedule=Cosine(warmup_updates=80, end_factor=0.01),
                 weight_decay=0.05,
                 clip_grads=1.0,
             ),
             trainer=TrainerConfig(
-                batch_size=32, steps=900, log_every=20, eval_every=300, checkpoint_every=300
+                batch_size=64, steps=450, log_every=20, eval_every=150, checkpoint_every=150
             ),
             predictor=ModelConfig("vit_jepa_predictor", config=predictor, dtype="float32"),
             mask=MultiBlock(target_scale=(0.1, 0.2), context_tokens=16),
             momentum=(0.996, 1.0),
-            momentum_steps=900,
+            momentum_steps=450,
             flip=True,
         )
 
