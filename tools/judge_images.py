@@ -155,7 +155,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     options = parser.parse_args(argv)
     about = {
-        "command": " ".join(["tools/judge_images.py", *argv]),
+        "command": "tools/judge_images.py",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {name: version(name) for name in PACKAGES},
     }
