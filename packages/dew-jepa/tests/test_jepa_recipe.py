@@ -16,7 +16,7 @@ from dew.inference.embeddings import EmbeddingOptions, ImageEmbedding
 from dew.objectives.jepa import JepaRunConfig, KnnProbe, LinearProbe, MultiBlock, Representation
 from dew.objectives.jepa.probe_rows import with_probe_rows
 from dew.objectives.jepa.recipe import train
-from dew.objectives.jepa.references import references, represented, scored
+from dew.objectives.jepa.references import random_convolutions, references, represented, scored
 from dew.registry import recipes, tasks
 from dew.training.placement import INIT_STREAM
 from dew.training.runs import load_run
@@ -193,6 +193,19 @@ def test_the_options_write_the_features_and_name_them(run, tmp_path):
     said = "".join(options.respond(task, seed=0))
     assert said == f"{out}: 2 x 8 features (target encoder, average-pooled)\n"
     np.testing.assert_array_equal(np.load(out), task([tmp_path / "ramp.png"] * 2).features)
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_computed(tmp_path):
+    options = EmbeddingOptions(("ramp.png",), out=str(tmp_path / "none/features.npy"))
+    with pytest.raises(FileNotFoundError, match=r"out='.*there is no folder .*none"):
+        next(options.respond(None, seed=0))
+
+
+def test_random_convolutions_of_images_smaller_than_their_window_are_finite():
+    featurize = random_convolutions(jax.random.key(0), (4, 12, 1))
+    images = jax.random.normal(jax.random.key(1), (3, 4, 12, 1))
+    features = np.asarray(featurize(images))
+    assert features.shape == (3, 64) and np.isfinite(features).all()
 
 
 def test_what_cannot_be_embedded_is_refused_by_name(run, tmp_path):

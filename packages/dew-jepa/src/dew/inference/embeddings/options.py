@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from dew.data.images.config import Textures
@@ -54,6 +55,9 @@ class EmbeddingOptions:
         """
         import numpy as np
 
+        folder = Path(self.out).parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"out={self.out!r}: there is no folder {folder}; make it or name another")
         found = task(self.images, batch=self.batch, standardize=self.standardize)
         np.save(self.out, found.features)
         rows, width = found.features.shape

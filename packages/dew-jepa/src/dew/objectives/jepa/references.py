@@ -25,7 +25,7 @@ type Featurize = Callable[[jax.Array], jax.Array]
 """From images [B, H, W, C] in [-1, 1] to features [B, D]."""
 
 CONVOLUTION = 8
-"""Side of a random convolution's window, in pixels."""
+"""Side of a random convolution's window in pixels, or of the image where that is less."""
 FILTERS = 64
 
 
@@ -68,7 +68,7 @@ def references(
     kinds: dict[str, Featurize] = {
         "random_init": lambda images: jnp.mean(objective.features(variables, images), axis=1),
         "raw_pixels": lambda images: images.reshape(len(images), -1),
-        "random_convolutions": random_convolutions(jax.random.fold_in(key, 1), objective.sample.shape[-1]),
+        "random_convolutions": random_convolutions(jax.random.fold_in(key, 1), objective.sample.shape),
     }
     found: list[Reference] = []
     for kind, featurize in kinds.items():
@@ -79,9 +79,16 @@ def references(
     return found
 
 
-def random_convolutions(key: jax.Array, channels: int) -> Featurize:
-    """64 random filters of 8x8 pixels, ReLU and the average over all places."""
-    filters = jax.random.normal(key, (CONVOLUTION, CONVOLUTION, channels, FILTERS))
+def random_convolutions(key: jax.Array, sample: tuple[int, ...]) -> Featurize:
+    """64 random filters of 8x8 pixels, or less in a smaller image, ReLU and the average over all places.
+
+    Args:
+        key: of the filters.
+        sample: height, width and channels of an image.
+    """
+    height, width, channels = sample
+    window = min(CONVOLUTION, height), min(CONVOLUTION, width)
+    filters = jax.random.normal(key, (*window, channels, FILTERS))
 
     def featurize(images: jax.Array) -> jax.Array:
         maps = jax.lax.conv_general_dilated(
