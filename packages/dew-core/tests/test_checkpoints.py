@@ -108,7 +108,7 @@ def test_reading_changes_nothing_and_sees_later_steps(tmp_path, state):
 
 def test_absent_step_is_named_with_those_there_are(tmp_path, state):
     stored(tmp_path, state)
-    with pytest.raises(FileNotFoundError, match=r"no complete checkpoint 7 \(complete: 5\)"):
+    with pytest.raises(FileNotFoundError, match=r"no complete checkpoint 7 \(complete: 5\); name one"):
         Checkpoints(tmp_path).restore(state, 7)
     with pytest.raises(FileNotFoundError, match="complete: none"):
         Checkpoints(tmp_path / "empty").restore(state)

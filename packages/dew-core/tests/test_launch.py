@@ -269,6 +269,20 @@ def test_a_mesh_that_does_not_fit_leaves_no_folder(tmp_path, toys):
     assert not (tmp_path / "a").exists()
 
 
+def test_a_model_that_does_not_fit_leaves_no_folder(tmp_path, toys):
+    def refused(key):
+        raise ValueError("patch_size=3 must divide 8")
+
+    class Misfit(toys.Regression):
+        @property
+        def initializer(self):
+            return jax.tree_util.Partial(refused)
+
+    with pytest.raises(ValueError, match="patch_size=3"):
+        config(tmp_path).train(Misfit(), Rows().load(batch=8), name="a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_fewer_steps_than_were_taken_read_as_what_they_are(tmp_path, toys, capsys):
     train(config(tmp_path), toys)
     train(config(tmp_path, steps=4), toys)

@@ -179,7 +179,7 @@ def test_model_without_conditions_takes_a_number():
         (lambda: task_of()("cta", seed=0), ValueError, "did you mean 'cat'"),
         (lambda: task_of()(3, seed=0), TypeError, "prompts=3 is a number"),
         (lambda: task_of()([], seed=0), ValueError, "holds no caption"),
-        (lambda: task_of()(["cat", 3], seed=0), TypeError, "captions are text"),
+        (lambda: task_of()(["cat", 3], seed=0), TypeError, "must be text, also where"),
         (lambda: task_of(inputs=PLAIN)("cat", seed=0), ValueError, "reads no captions"),
         (lambda: task_of(inputs=PLAIN)(0, seed=0), ValueError, "prompts=0"),
         (lambda: task_of(inputs=PLAIN)(1, seed=0, guidance=CFG(3.0)), ValueError, "scale=3.0 has nothing"),

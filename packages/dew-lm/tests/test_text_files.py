@@ -292,7 +292,11 @@ def test_a_missing_path_is_refused(tmp_path):
 
 
 def test_a_glob_without_a_match_is_refused(tmp_path, file):
-    refused(tmp_path, r"'\*\*/\*\.md' matches no file below", FileNotFoundError, glob="**/*.md")
+    refused(tmp_path, r"\.md' matches no file below .*takes every file", FileNotFoundError, glob="**/*.md")
+
+
+def test_an_empty_folder_is_called_empty(tmp_path):
+    refused(tmp_path, "matches no file below .*; it holds none", FileNotFoundError)
 
 
 def test_a_file_without_permission_is_refused(file, monkeypatch):

@@ -82,6 +82,7 @@ def test_every_form_of_one_request_is_the_same_row(request_):
     ("request_", "error", "named"),
     [
         (["x", [120]], TypeError, "mixes texts and token rows"),
+        (5, TypeError, "request=5 must be a text"),
         ([[120, 0.5]], TypeError, "0.5"),
         ([[True]], TypeError, "True"),
         ([["x"]], TypeError, "'x'"),

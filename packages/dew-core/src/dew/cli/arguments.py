@@ -88,10 +88,35 @@ def recorded(cls: type[Any], run: str) -> Any:
         raise UserError(
             f"{RESUME} {run}: no run.json is there; give the folder of a run (dew list shows them)"
         )
+    refuse_other_kind(cls, directory)
     config = cls.load(run)
     place = directory.absolute()
     trainer = dataclasses.replace(config.trainer, name=place.name, checkpoint_dir=str(place.parent))
     return dataclasses.replace(config, trainer=trainer)
+
+
+def refuse_other_kind(cls: type[Any], directory: Path) -> None:
+    """Refuse to go on with a run whose objective another recipe trains.
+
+    Raises:
+        UserError: both, and the command that goes on with this run.
+    """
+    from dew.config.files import read_record
+    from dew.registry import name_of, objectives
+
+    objective = read_record(str(directory)).get("objective")
+    if not isinstance(objective, str) or objective not in objectives:
+        return
+    trained = objectives.config(objective)
+    if issubclass(trained, cls):
+        return
+    try:
+        way = f"go on with dew train {name_of('recipe', trained)} {RESUME} {directory}"
+    except ValueError:
+        way = "go on with what trained it"
+    raise UserError(
+        f"{RESUME} {directory} is a run of objective {objective!r}, which this recipe does not train; {way}"
+    )
 
 
 def with_one_length(start: Any, words: list[str]) -> Any:

@@ -274,7 +274,8 @@ class Checkpoints:
         which = "checkpoint" if step is None else f"checkpoint {step}"
         have = f"complete: {', '.join(map(str, complete)) or 'none'}"
         broken = f"; incomplete: {', '.join(map(str, torn))}" if torn else ""
-        raise FileNotFoundError(f"{self.directory} has no complete {which} ({have}{broken})")
+        way = "name one of these" if complete else "let the run reach its first one"
+        raise FileNotFoundError(f"{self.directory} has no complete {which} ({have}{broken}); {way}")
 
     def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:

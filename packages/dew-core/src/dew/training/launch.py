@@ -16,7 +16,6 @@ from dew.telemetry import open_tracker
 from dew.training import preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
-from dew.training.mesh import build_mesh
 from dew.training.optim.build import build_optimizer
 from dew.training.record import Changes, permitted_changes
 from dew.training.run_lock import sole_trainer
@@ -104,13 +103,24 @@ def launch(
 ) -> TrainState:
     """Train, or go on with, the run called `name`. See `RunConfig.train`."""
     prepare_process(config.trainer)
-    build_mesh(config.trainer.mesh)  # a mesh that does not fit is refused before the run has a folder
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)
     trainer_config = config.trainer
     directory = run_directory(trainer_config.checkpoint_dir, name)
     config = dataclasses.replace(config, trainer=dataclasses.replace(trainer_config, name=name))
     config.require_objective()
+    trainer = Trainer(
+        objective,
+        optimizer,
+        key=jax.random.key(trainer_config.seed),
+        mesh=trainer_config.mesh,
+        layout=trainer_config.layout,
+        accumulation=trainer_config.accumulation,
+        dynamic_scale=trainer_config.dynamic_scale,
+        profile=trainer_config.profile,
+        rollout=rollout,
+    )
+    _ = trainer.described  # a mesh, a model or a layout that does not fit is refused before there is a folder
     with sole_trainer(directory):
         checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
         latest = checkpoints.latest
@@ -123,19 +133,7 @@ def launch(
             )
             say(f"{directory} is finished: {reached}. Raise trainer.steps={plan.steps} to train on.")
         facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
-        trainer = Trainer(
-            objective,
-            optimizer,
-            key=jax.random.key(trainer_config.seed),
-            mesh=trainer_config.mesh,
-            layout=trainer_config.layout,
-            accumulation=trainer_config.accumulation,
-            dynamic_scale=trainer_config.dynamic_scale,
-            checkpoints=checkpoints,
-            tracker=reporter(config, directory, facts),
-            profile=trainer_config.profile,
-            rollout=rollout,
-        )
+        trainer.checkpoints, trainer.tracker = checkpoints, reporter(config, directory, facts)
         try:
             with preemption.watch():
                 state = trainer.fit(

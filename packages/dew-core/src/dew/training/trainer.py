@@ -106,6 +106,20 @@ class Trainer:
         """The mesh over every device JAX sees."""
         return build_mesh(self.mesh_spec)
 
+    @cached_property
+    def described(self) -> tuple[TrainState, TrainState]:
+        """Shapes and shardings of the state, known without computing or storing anything.
+
+        Raises:
+            ValueError: a model whose sizes do not fit each other or the data, or a layout that leaves too
+                much replicated.
+        """
+        boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
+        shardings = state_shardings(boxed, self.mesh, self.layout)
+        abstract = replace(boxed, params=unboxed(boxed.params))
+        self.layout.check(abstract.params["params"], shardings.params["params"], self.mesh)
+        return abstract, shardings
+
     def initial_state(self) -> TrainState:
         """The state before the first attempt, on the default device, not placed."""
         boxed = self._create(self.objective.initializer, self.key)
@@ -120,10 +134,7 @@ class Trainer:
         Raises:
             ValueError: the layout leaves too much replicated, or the checkpoint does not fit this run.
         """
-        boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
-        shardings = state_shardings(boxed, self.mesh, self.layout)
-        abstract = replace(boxed, params=unboxed(boxed.params))
-        self.layout.check(abstract.params["params"], shardings.params["params"], self.mesh)
+        abstract, shardings = self.described
         if self.checkpoints is not None and self.checkpoints.latest is not None:
             state, position = self._restored(self.checkpoints, abstract, shardings)
             return state, shardings, position

@@ -71,7 +71,7 @@ def read_prompts(prompts: Prompts, inputs: InputSpec) -> tuple[int, tuple[str, .
         raise ValueError("prompts holds no caption; give one for each image")
     texts = tuple(each for each in captions if isinstance(each, str))
     if len(texts) < len(captions):
-        raise TypeError(f"prompts={captions} must be captions, and captions are text")
+        raise TypeError(f"prompts={captions} must be text, also where it names a class: '1', not 1")
     return len(texts), texts
 
 

@@ -83,9 +83,12 @@ def text_files(path: Path, pattern: str) -> list[Span]:
         files = [root / name for name in glob.glob(pattern, root_dir=root, recursive=True)]
         files = [file for file in files if file.is_file()]
         if not files:
-            raise FileNotFoundError(
-                f"data.glob={pattern!r} matches no file below {path}; '**/*.txt' takes every .txt"
+            way = (
+                "'**/*' takes every file"
+                if any(each.is_file() for each in path.rglob("*"))
+                else "it holds none"
             )
+            raise FileNotFoundError(f"data.glob={pattern!r} matches no file below {path}; {way}")
     else:
         raise FileNotFoundError(f"data.path={path} is not there; name a text file or a folder of text files")
     spans = _spans(files, root)

@@ -45,7 +45,8 @@ def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: i
         )
     if head_dim is None and hidden_size % num_heads:
         raise ValueError(
-            f"num_heads={num_heads} must divide hidden_size={hidden_size} where head_dim is unset; set it"
+            f"num_heads={num_heads} must divide hidden_size={hidden_size} where head_dim is unset; change "
+            "either, or set head_dim"
         )
     width = hidden_size // num_heads if head_dim is None else head_dim
     if width % 2:
