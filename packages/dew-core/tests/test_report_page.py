@@ -161,3 +161,13 @@ def test_the_first_steps_do_not_flatten_the_rest():
     assert cut and scale.high < 2.0
     flat, cut = values_scale([3.0, 3.0])
     assert not cut and flat.low < 3.0 < flat.high
+
+
+def test_a_title_writes_short_forms_in_capitals():
+    from dew.report.curves import title
+
+    assert [title(name) for name in ("train/kl", "validation/knn_probe", "train/clip_fraction")] == [
+        "KL",
+        "KNN probe",
+        "clip fraction",
+    ]

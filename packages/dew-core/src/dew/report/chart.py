@@ -17,6 +17,8 @@ from dew.telemetry.amounts import number
 
 WIDTH, HEIGHT = 2000, 1000
 """Units of the SVG across and down."""
+VALUE_TICKS = 5
+"""About how many numbers stand beside the axis of values."""
 LOG_FROM = 200
 """Steps of a run from which on a logarithmic axis of steps is offered."""
 
@@ -68,8 +70,9 @@ def chart(
     toggle = '<label class="toggle"><input type="checkbox">log steps</label>' if len(views) > 1 else ""
     look = " ".join(["chart", *(["wide"] if wide else []), *(["cut"] if cut else [])])
     plots = "".join(plot(drawn, x, y, resumes) for x in views)
+    longest = max(len(label(value)) for value in y.ticks(VALUE_TICKS))
     return (
-        f'<figure class="{look}"><figcaption><h3>{escape(title)}</h3>'
+        f'<figure class="{look}" style="--label:{longest}"><figcaption><h3>{escape(title)}</h3>'
         f'<span class="note">{escape(note.removeprefix(" · "))}</span>{toggle}</figcaption>{plots}'
         f'<script type="application/json">{readout(drawn)}</script></figure>'
     )
@@ -79,7 +82,7 @@ def plot(lines: Sequence[Line], x: Scale, y: Scale, resumes: Sequence[int]) -> s
     """The frame with its lines for one axis of steps."""
     grid = "".join(
         f'<i class="y" style="bottom:{100 * y.place(value):.2f}%"><b>{escape(label(value))}</b></i>'
-        for value in y.ticks(5)
+        for value in y.ticks(VALUE_TICKS)
     )
     grid += "".join(
         f'<i class="x" style="left:{100 * x.place(value):.2f}%"><b>{escape(label(value))}</b></i>'

@@ -10,6 +10,7 @@ from dew.report.series import SMOOTHED_FROM, is_noisy, smooth
 from dew.telemetry.amounts import number, rate
 from dew.telemetry.history import Points, RunHistory
 
+VOWELS = frozenset("aeiouyAEIOUY")
 MAIN_POINTS, SMALL_POINTS = 2000, 450
 MOST = 24
 """Charts of further metrics; a page stays readable, and under a megabyte."""
@@ -89,5 +90,6 @@ def short(name: str) -> str:
 
 
 def title(name: str) -> str:
-    """A metric's name as words."""
-    return short(name).replace("_", " ")
+    """A metric's name as words; one without a vowel is a short form, in capitals (KL)."""
+    words = short(name).split("_")
+    return " ".join(word if VOWELS & set(word) else word.upper() for word in words)
