@@ -90,7 +90,7 @@ def test_every_step_has_its_sheet_in_order_with_its_scores(tmp_path):
     page = journal(tmp_path, grids)
     assert [sheet[0, 0] for sheet in pictures(page)] == [0, 128, 255]
     assert re.findall(r'class="card"><h3>([^<]*)', page) == [
-        f"step {100 * n} · psnr {19 + n}" for n in (1, 2, 3)
+        f"step {100 * n} · PSNR {19 + n}" for n in (1, 2, 3)
     ]
     assert page.count("<figcaption>columns: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9</figcaption>") == 3
 
@@ -119,8 +119,8 @@ def test_texts_and_pictures_have_sections_of_their_own(tmp_path):
 
 
 def test_every_training_metric_has_a_curve(tmp_path):
-    names = ("reward", "kl", "clip_fraction", "entropy", "completion_length")
+    titles = {"reward": "reward", "kl": "KL", "clip_fraction": "clip fraction", "entropy": "entropy"}
     grids = [ImageGrid(images=noise(1, 4))] * 2
-    page = journal(tmp_path, grids, metrics={f"train/{name}": 1.0 for name in names})
-    for name in names:
-        assert f">{name.replace('_', ' ')}<" in page, name
+    page = journal(tmp_path, grids, metrics={f"train/{name}": 1.0 for name in titles})
+    for title in titles.values():
+        assert f">{title}<" in page, title

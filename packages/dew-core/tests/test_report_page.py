@@ -80,6 +80,7 @@ def test_a_reference_stands_in_the_chart_of_its_metric(tmp_path):
     page = render_report(read_journal(tmp_path), now=0.0)
     assert page.count("<figure") == 2
     assert "last 1 · at the start last 0.25" in page
+    assert re.findall(r"<dt>validation ([^<]*)</dt>", page) == ["hits", "of v1.5"]
 
 
 def test_a_long_run_stays_small_and_keeps_its_spike(run):

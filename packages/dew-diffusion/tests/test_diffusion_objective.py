@@ -183,9 +183,9 @@ def test_guided_samples_follow_the_guided_velocity(scale):
     np.testing.assert_allclose(still - drawn, velocity, atol=1e-5)
 
 
-def test_preview_shows_one_image_of_every_class_under_its_name():
+def test_preview_shows_every_class_under_its_name_in_as_many_rounds_as_fit():
     shown = objective().preview(started(objective()), batch(2), clock())
-    assert list(shown.captions) == list(CLASSES) and shown.images.shape == (3, *SHAPE)
+    assert list(shown.captions) == list(CLASSES) * 13 and shown.images.shape == (39, *SHAPE)
 
 
 class Unnamed(LabelEncoder):

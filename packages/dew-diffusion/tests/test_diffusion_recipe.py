@@ -60,7 +60,7 @@ def test_previews_show_every_class_at_every_evaluation(run):
     assert [event["step"] for event in shown] == [40, 80]
     for event in shown:
         captions = ", ".join(item["caption"] for item in event["items"])
-        assert captions == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+        assert captions == "columns: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
 
 
 def test_a_run_is_read_back_with_its_sizes_and_classes(run):

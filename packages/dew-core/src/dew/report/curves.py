@@ -92,4 +92,4 @@ def short(name: str) -> str:
 def title(name: str) -> str:
     """A metric's name as words; one without a vowel is a short form, in capitals (KL)."""
     words = short(name).split("_")
-    return " ".join(word if VOWELS & set(word) else word.upper() for word in words)
+    return " ".join(word.upper() if word.isalpha() and not VOWELS & set(word) else word for word in words)

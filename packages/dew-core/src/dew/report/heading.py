@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dew.report.curves import median, title
+from dew.report.curves import median, title, with_references
 from dew.report.markup import escape
 from dew.report.series import nonfinite_steps, smooth
 from dew.report.tables import moment
@@ -71,8 +71,8 @@ def figures(history: RunHistory) -> str:
         return ""
     cards = [
         (f"validation {title(name)}", number(list(points.values())[-1]), reach(points))
-        for name, points in history.validation.items()
-        if points
+        for name in with_references(list(history.validation))
+        if (points := history.validation[name])
     ][:4]
     loss = smooth(list(history.metrics.get("train/loss", {}).items()))
     if loss:

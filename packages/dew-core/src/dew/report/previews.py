@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dew.report.curves import title
+from dew.report.curves import title, with_references
 from dew.report.markup import escape
 from dew.telemetry.amounts import number
 from dew.telemetry.history import Preview, RunHistory
 
 MOST = 40
 """Steps that are shown, spread over the run, its first and last among them."""
+SCORES = 2
+"""Of the measures at a step, those that stand above what was drawn there."""
 LETTERS = 4000
 """Letters of one text."""
 
@@ -50,10 +52,10 @@ def panel(history: RunHistory, preview: Preview) -> str:
 def heading(history: RunHistory, preview: Preview) -> str:
     """The step, and what validation measured there."""
     scores = [
-        f"{title(name)} {number(points[preview.step])}"
-        for name, points in history.validation.items()
-        if preview.step in points
-    ]
+        f"{title(name)} {number(history.validation[name][preview.step])}"
+        for name in with_references(list(history.validation))
+        if preview.step in history.validation[name]
+    ][:SCORES]
     return " · ".join([f"step {preview.step:,}", *scores])
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 VALIDATION_SAMPLES = 4
 """Rows of a validation batch that a preview draws for, where no captions show all a condition can say."""
 
-SHOWN = 16
-"""Captions of a preview at most."""
+SHOWN, SHOWN_PIXELS = 40, 16 * 64 * 64
+"""Images of a preview at most, and their pixels together; every caption that fits is drawn in each round."""
 
 ENCODERS = "encoders"
 """The collection of the condition encoders' frozen arrays, by the model's keyword."""
@@ -296,7 +296,10 @@ class DiffusionObjective(Objective[Mean, None]):
         conditions = self.inputs.conditions
         if len(conditions) == 1:
             ((keyword, condition),) = conditions.items()
-            if captions := self._encoders[keyword].examples[:SHOWN]:
+            height, width, *_ = self.inputs.sample.shape
+            most = max(1, min(SHOWN, SHOWN_PIXELS // (height * width)))
+            if captions := self._encoders[keyword].examples[:most]:
+                captions = tuple(captions) * (most // len(captions))
                 return {condition.field: self._encoders[keyword].tokenize(captions)}, captions
         return {
             each.field: field_of(batch, each.field)[:VALIDATION_SAMPLES] for each in conditions.values()
