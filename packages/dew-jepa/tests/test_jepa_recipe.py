@@ -219,6 +219,8 @@ def test_what_cannot_be_embedded_is_refused_by_name(run, tmp_path):
         task([])
     with pytest.raises(ValueError, match=r"\(2, 8, 8, 1\).*\(16, 16, 1\)"):
         task(np.zeros((2, 8, 8, 1), np.uint8))
+    with pytest.raises(TypeError, match=r"holds ndarray; give .* one array of images \['B', 16, 16, 1\]"):
+        task([np.zeros((16, 16, 1), np.uint8)])
     with pytest.raises(ValueError, match="int32"):
         task(np.zeros((2, 16, 16, 1), np.int32))
     with pytest.raises(ValueError, match="batch=0"):

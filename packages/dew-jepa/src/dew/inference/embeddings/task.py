@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,7 @@ class ImageEmbedding:
         Raises:
             ValueError: no image, images of another shape, or a file that cannot be used.
             FileNotFoundError: there is no such file.
+            TypeError: a list of anything but names.
         """
         if batch < 1:
             raise ValueError(f"batch={batch} must be at least 1")
@@ -129,6 +130,13 @@ class ImageEmbedding:
         if isinstance(request, str | os.PathLike):
             request = [request]
         if not isinstance(request, np.ndarray | jax.Array):
+            given = cast("Sequence[object]", request)
+            others = [each for each in given if not isinstance(each, str | os.PathLike)]
+            if others:
+                raise TypeError(
+                    f"request holds {type(others[0]).__name__}; give names of files, or one array of images "
+                    f"{['B', *self.sample]} as numpy.stack makes it"
+                )
             request = read_images([Path(name) for name in request], self.sample)
         return image_bytes(np.asarray(request), self.sample, standardize=standardize)
 
