@@ -31,7 +31,7 @@ def read_request(request: Request, processor: Processor | None, pad_id: int) -> 
     if isinstance(request, str):
         rows: list[Any] = [request]
     else:
-        if not isinstance(request, Sequence):
+        if not isinstance(cast("object", request), Sequence):
             raise TypeError(f"request={request!r} must be a text, token ids, or several of either")
         rows = list(request)
         if rows and all(not isinstance(row, str) and np.ndim(row) == 0 for row in rows):
