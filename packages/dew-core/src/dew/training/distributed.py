@@ -17,7 +17,8 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
     """Place this process's rows of a global batch on `mesh`; scalars are copied to every device.
 
     Args:
-        batch: a tree of host arrays with a leading row axis.
+        batch: a tree of host arrays with a leading row axis; arrays that lie across processes already are
+            global and move whole.
         mesh: from `build_mesh`.
 
     Raises:
@@ -40,6 +41,8 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
                     "divide; "
                     f"use a batch that is a multiple of {shards}"
                 )
+            return jax.device_put(array, rows_over)
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return jax.device_put(array, rows_over)
         return jax.make_array_from_process_local_data(rows_over, np.asarray(array))
 

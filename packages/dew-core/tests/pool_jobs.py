@@ -1,0 +1,88 @@
+"""What the processes of the pools in `test_processes.py` and `test_elastic_resume.py` run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dew.objectives.base import Aux, EMASpec, Mean, Objective
+from dew.telemetry.tracker import Tracker
+from dew.testing import in_memory
+from dew.training import Checkpoints, Layout, MeshSpec, Trainer
+from dew.training.distributed import to_host
+
+RECORDS, BATCH = 20, 4
+
+
+class Pair(Objective[Any, Any]):
+    """A weighted regression through one hidden layer, with noise on the targets."""
+
+    unit = "rows"
+    ema = EMASpec(lambda updates: 0.9)
+
+    def init(self, key, variables=None):
+        one, other = jax.random.split(key)
+        weights = {"in": jax.random.normal(one, (3, 16)), "out": jax.random.normal(other, (16,)) / 4}
+        return {"params": weights}
+
+    def loss(self, params, batch, step):
+        weights = params["params"]
+        noise = 0.1 * jax.random.normal(step.key, batch["y"].shape)
+        error = jnp.tanh(batch["x"] @ weights["in"]) @ weights["out"] - batch["y"] + noise
+        return Mean(jnp.sum(batch["m"] * error**2), jnp.sum(batch["m"])), Aux()
+
+
+class Losses(Tracker):
+    """Keeps the losses, on the process that hears of them."""
+
+    def __init__(self):
+        self.losses = {}
+
+    def log(self, values, *, step):
+        self.losses[step] = values["train/loss"]
+
+
+def rows(count=RECORDS):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(count, 3)).astype(np.float32)
+    m = draw.integers(0, 4, size=count).astype(np.float32)
+    return {"x": x, "y": x.sum(1), "m": m, "id": np.arange(count, dtype=np.int32)}
+
+
+def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, tracker=None):
+    """A trainer that notes the ids of every global batch it consumes."""
+
+    def note(params, batch, step):
+        ids.append(to_host(batch["id"]).tolist())
+        return batch
+
+    return Trainer(
+        objective or Pair(),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.05)),
+        key=jax.random.key(5),
+        mesh=MeshSpec(**(mesh or {})),
+        layout=Layout(min_shard=16, tolerance=1.0),
+        accumulation=accumulation,
+        checkpoints=None if directory is None else Checkpoints(directory, keep=3),
+        tracker=tracker,
+        rollout=note,
+    )
+
+
+def train(*, steps, directory=None, mesh=None, accumulation=2, checkpoint_every=None, seed=3):
+    """Ids of the global batches, losses by step (on process zero) and the devices seen."""
+    ids, losses = [], Losses()
+    made = trainer(ids, directory=directory, mesh=mesh, accumulation=accumulation, tracker=losses)
+    data = in_memory(rows(), batch=BATCH, seed=seed)
+    state = made.fit(data, steps=steps, log_every=1, checkpoint_every=checkpoint_every)
+    return {
+        "ids": ids,
+        "losses": losses.losses,
+        "step": int(state.step),
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+    }

@@ -1,0 +1,81 @@
+"""Pools of 1, 2 and 4 real processes train the same run."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from dew.testing.pool import run_pool
+from dew.training import Checkpoints
+
+pytestmark = pytest.mark.slow
+JOBS = Path(__file__).with_name("pool_jobs.py")
+STEPS = 7
+
+
+def pool(job, processes, *, devices=4, timeout_s=120.0, environment=None, **arguments):
+    return run_pool(
+        f"{JOBS}:{job}",
+        processes=processes,
+        devices=devices,
+        arguments=arguments,
+        environment=environment,
+        timeout_s=timeout_s,
+    )
+
+
+def values(outcomes):
+    for outcome in outcomes:
+        assert outcome.status == 0 and not outcome.late, outcome.output[-3000:]
+    return [outcome.value for outcome in outcomes]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folder and outcomes of the same run in 1, 2 and 4 processes over 4 devices."""
+    held = {}
+    for count in (1, 2, 4):
+        folder = tmp_path_factory.mktemp(f"run{count}")
+        done = pool("train", count, steps=STEPS, directory=str(folder), mesh={"fsdp": 2}, checkpoint_every=3)
+        held[count] = folder, values(done)
+    return held
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_every_process_count_reads_the_same_global_batches(runs, count):
+    expected = runs[1][1][0]["ids"]
+    assert sorted(sum(expected[:5], [])) == list(range(20)), "five batches of four are one epoch"
+    for value in runs[count][1]:
+        assert value["processes"] == count and value["devices"] == 4
+        assert value["ids"] == expected
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_every_process_count_has_the_same_losses(runs, count):
+    expected, found = runs[1][1][0]["losses"], runs[count][1][0]["losses"]
+    assert list(found) == [str(step + 1) for step in range(STEPS)]
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_every_process_count_writes_the_same_checkpoints(runs, count):
+    one, other = (Checkpoints(runs[each][0]) for each in (1, count))
+    assert one.steps() == other.steps() == (3, 6, 7)
+    for step in one.steps():
+        places = [{held["state"] for held in each.record(step)["positions"]} for each in (one, other)]
+        assert places[0] == places[1] and len(places[0]) == 1
+        expected, found = (each.restore(step=step)[0] for each in (one, other))
+        assert jax.tree.structure(expected) == jax.tree.structure(found)
+        jax.tree.map(assert_near, expected, found)
+
+
+def assert_near(expected, found):
+    assert expected.dtype == found.dtype
+    if jax.dtypes.issubdtype(expected.dtype, jax.dtypes.prng_key):
+        expected, found = jax.random.key_data(expected), jax.random.key_data(found)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_only_process_zero_hears_of_the_losses(runs):
+    assert [bool(value["losses"]) for value in runs[4][1]] == [True, False, False, False]
