@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+import sys
+import time
 from typing import Any
 
 import jax
@@ -86,3 +91,62 @@ def train(*, steps, directory=None, mesh=None, accumulation=2, checkpoint_every=
         "devices": jax.device_count(),
         "processes": jax.process_count(),
     }
+
+
+class Troubled:
+    """A source that on one process comes to grief at one of its batches."""
+
+    def __init__(self, source, how, at=4):
+        self._source, self._how, self._at = source, how, at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        batch = next(self._source)
+        self._at -= 1
+        if self._at == 0:
+            print(f"trouble at {time.monotonic()}", flush=True)
+            batch = getattr(self, self._how)(batch)
+        return batch
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+    def raises(self, batch):
+        raise ValueError("record 13 is broken")
+
+    def exits(self, batch):
+        os._exit(3)
+
+    def leaves(self, batch):
+        sys.exit("enough")
+
+    def killed(self, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hangs(self, batch):
+        time.sleep(1000)
+
+    def short(self, batch):
+        return {name: leaf[:-1] for name, leaf in batch.items()}
+
+    def wide(self, batch):
+        return {**batch, "x": batch["x"].astype(np.float64)[:, :2]}
+
+
+def fail(*, how, who, steps=50, directory=None, checkpoint_every=None):
+    """Train over data that comes to grief on process `who`."""
+    held = in_memory(rows(), batch=BATCH, seed=3)
+
+    def opened(share):
+        source = held.train(share)
+        return Troubled(source, how) if jax.process_index() == who else source
+
+    made = trainer([], directory=directory)
+    made.fit(dataclasses.replace(held, train=opened), steps=steps, checkpoint_every=checkpoint_every)
+
+
+def disagree(*, steps):
+    """Every process is given another number of steps."""
+    trainer([]).fit(in_memory(rows(), batch=BATCH), steps=steps + jax.process_index())

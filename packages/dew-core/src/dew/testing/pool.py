@@ -29,14 +29,14 @@ class Outcome:
         status: its exit status; negative for the signal that ended it.
         value: what the function returned, read back from JSON; None where it did not return.
         output: standard output and standard error together.
-        seconds: from the start of the pool to this process's end.
+        ended: when, on the machine's monotonic clock, which all its processes share.
         late: whether it was still running when the pool's time was over, and was killed.
     """
 
     status: int
     value: Any
     output: str
-    seconds: float
+    ended: float
     late: bool
 
 
@@ -84,9 +84,8 @@ class _Children:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
-        self._began = time.monotonic()
         self._running: list[subprocess.Popen[bytes]] = []
-        self._seconds = [0.0] * count
+        self._ended = [0.0] * count
         self._late = [False] * count
 
     def start(self, words: list[str], settings: dict[str, str]) -> None:
@@ -110,7 +109,7 @@ class _Children:
         while going and time.monotonic() < deadline:
             for index in sorted(going):
                 if self._running[index].poll() is not None:
-                    self._seconds[index] = time.monotonic() - self._began
+                    self._ended[index] = time.monotonic()
                     going.discard(index)
             time.sleep(0.05)
 
@@ -118,7 +117,7 @@ class _Children:
         for index, process in enumerate(self._running):
             if process.poll() is None:
                 self._late[index] = True
-                self._seconds[index] = time.monotonic() - self._began
+                self._ended[index] = time.monotonic()
                 process.kill()
             process.wait()
 
@@ -128,7 +127,7 @@ class _Children:
             status=self._running[index].returncode,
             value=json.loads(held.read_text()) if held.exists() else None,
             output=self._output(index).read_text(errors="replace"),
-            seconds=self._seconds[index],
+            ended=self._ended[index],
             late=self._late[index],
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from dew.training import pool
 from dew.training.mesh import batch_sharding, replicated, row_shards
 from dew.training.prefetch import DevicePrefetchIterator as DevicePrefetchIterator
 
@@ -77,13 +78,15 @@ def agree_process_phase(phase: str, error: BaseException | None = None) -> None:
     """Make a phase succeed on all processes or fail on all; each calls it once, with its own outcome.
 
     Raises:
-        RuntimeError: another process failed in `phase`. A process that failed raises its own error.
+        PoolFailure: another process failed in `phase`. A process that failed raises its own error.
     """
-    failed = jax.process_count() - sum_across_processes(int(error is None))
+    told = "" if error is None else f"{type(error).__name__}: {error}"
+    texts = pool.exchange(phase, told)
     if error is not None:
         raise error
+    failed = [index for index, text in enumerate(texts) if text]
     if failed:
-        raise RuntimeError(f"{phase} failed on {failed} of {jax.process_count()} processes; see their output")
+        raise pool.PoolFailure(f"process {failed[0]} of {len(texts)} failed in {phase}: {texts[failed[0]]}")
 
 
 def sum_across_processes(value: int) -> int:
