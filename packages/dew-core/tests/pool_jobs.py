@@ -9,11 +9,13 @@ import sys
 import time
 from typing import Any
 
+import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dew.data.dataset import Dataset
 from dew.objectives.base import Aux, EMASpec, Mean, Objective
 from dew.telemetry.tracker import Tracker
 from dew.testing import in_memory
@@ -150,3 +152,68 @@ def fail(*, how, who, steps=50, directory=None, checkpoint_every=None):
 def disagree(*, steps):
     """Every process is given another number of steps."""
     trainer([]).fit(in_memory(rows(), batch=BATCH), steps=steps + jax.process_index())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Ids and squared errors of rows."""
+
+    ids: Any
+    errors: Any
+
+
+class Seen:
+    """The mean squared error, and every id that was scored."""
+
+    name, reads, higher_is_better = "error", Scored, False
+
+    def __init__(self):
+        self.ids = []
+
+    def __call__(self, artifact):
+        assert isinstance(artifact.ids, np.ndarray)
+        self.ids += artifact.ids.tolist()
+        return artifact.errors.sum(), len(artifact.errors)
+
+    def merge(self, one, other):
+        return one[0] + other[0], one[1] + other[1]
+
+    def finalize(self, held):
+        return held[0] / held[1]
+
+
+class Judged(Pair):
+    """Scores its rows, each on its own."""
+
+    artifact = Scored
+
+    def evaluate(self, params, batch, step):
+        weights = params["params"]
+        error = jnp.tanh(batch["x"] @ weights["in"]) @ weights["out"] - batch["y"]
+        return Scored(ids=batch["id"], errors=error**2)
+
+
+def validate(*, records, streams=False):
+    """Score `records` rows after one step; with `streams` process zero holds most of them."""
+
+    class Heard(Tracker):
+        def evaluated(self, values, *, step):
+            heard.append(values)
+
+    def stream(share):
+        first = records - share.count + 1
+        mine = range(first) if share.index == 0 else range(first + share.index - 1, first + share.index)
+        return grain.MapDataset.source(source)[mine.start : mine.stop].to_iter_dataset().batch(2)
+
+    heard, held = [], rows(records)
+    source = [{name: leaf[row] for name, leaf in held.items()} for row in range(records)]
+    data = in_memory(rows(), batch=BATCH)
+    if streams:
+        opened = Dataset.from_grain(data.train, batch=BATCH, validation=stream).val
+    else:
+        opened = in_memory(held, batch=BATCH).val
+    data = dataclasses.replace(data, val=opened)
+    metric = Seen()
+    made = trainer([], objective=Judged(), tracker=Heard())
+    made.fit(data, steps=1, eval_every=1, metrics=[metric])
+    return {"ids": metric.ids, "heard": heard}

@@ -80,3 +80,17 @@ def assert_near(expected, found):
 
 def test_only_process_zero_hears_of_the_losses(runs):
     assert [bool(value["losses"]) for value in runs[4][1]] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_validation_with_uneven_shares_scores_every_row_once(streams):
+    """Ten records in batches of four end with two rows for two or four processes."""
+    scored = {
+        count: values(pool("validate", count, records=10, streams=streams))
+        for count in ((1, 2) if streams else (1, 2, 4))
+    }
+    expected = scored[1][0]["heard"][0]["validation/error"]
+    for count, found in scored.items():
+        assert all(sorted(each["ids"]) == list(range(10)) for each in found), count
+        assert found[0]["heard"][0]["validation/error"] == pytest.approx(expected, abs=1e-6)
+        assert not any(each["heard"] for each in found[1:])

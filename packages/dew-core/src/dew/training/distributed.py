@@ -89,11 +89,15 @@ def agree_process_phase(phase: str, error: BaseException | None = None) -> None:
         raise pool.PoolFailure(f"process {failed[0]} of {len(texts)} failed in {phase}: {texts[failed[0]]}")
 
 
-def sum_across_processes(value: int) -> int:
-    """The sum of `value` over all processes; every process calls it."""
+def gather_bytes(held: bytes) -> list[bytes]:
+    """What every process holds, in their order; all of them take part."""
     if jax.process_count() == 1:
-        return value
-    return int(np.sum(multihost_utils.process_allgather(np.asarray(value, np.int64))))
+        return [held]
+    sizes = multihost_utils.process_allgather(np.asarray(len(held), np.int64))
+    padded = np.zeros(int(np.max(sizes)), np.uint8)
+    padded[: len(held)] = np.frombuffer(held, np.uint8)
+    rows = multihost_utils.process_allgather(padded)
+    return [row[: int(size)].tobytes() for size, row in zip(sizes, rows, strict=True)]
 
 
 def to_host(tree: Any) -> Any:

@@ -133,6 +133,7 @@ class Watch:
         self._index, self._count = jax.process_index(), jax.process_count()
         self._heard: dict[str, tuple[str, float]] = {}
         self._lost_at = 0.0
+        self._absent = 0
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dew-pool", daemon=True)
@@ -227,6 +228,8 @@ class Watch:
 
     def _publish(self, how: str, index: int | None = None) -> None:
         which = self._index if index is None else index
+        if index is not None:
+            self._absent += 1
         self._learn(
             board.post_first(f"failure/{self.scope}", f"process {which} of {self._count} failed: {how}")
         )
@@ -243,7 +246,8 @@ class Watch:
         try:
             board.post(f"gone/{self._index}", "")
             deadline = time.monotonic() + GRACE_S + 4 * BEAT_S
-            while self._index == 0 and len(board.read("gone")) < self._count and time.monotonic() < deadline:
+            others = self._count - self._absent if self._index == 0 else 0
+            while len(board.read("gone")) < others and time.monotonic() < deadline:
                 time.sleep(BEAT_S / 5)
         except (RuntimeError, jax.errors.JaxRuntimeError):
             pass  # the board is gone, and so nobody waits for an answer
