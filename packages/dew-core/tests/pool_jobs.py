@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ from dew.data.dataset import Dataset
 from dew.objectives.base import Aux, EMASpec, Mean, Objective
 from dew.telemetry.tracker import Tracker
 from dew.testing import in_memory
-from dew.training import Checkpoints, Layout, MeshSpec, Trainer
+from dew.training import Checkpoints, Layout, MeshSpec, Trainer, build_mesh
 from dew.training.distributed import to_host
 
 RECORDS, BATCH = 20, 4
@@ -80,16 +81,21 @@ def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, t
     )
 
 
-def train(*, steps, directory=None, mesh=None, accumulation=2, checkpoint_every=None, seed=3):
+def train(
+    *, steps, directory=None, mesh=None, accumulation=2, checkpoint_every=None, batch=BATCH, devices=None
+):
     """Ids of the global batches, losses by step (on process zero) and the devices seen."""
     ids, losses = [], Losses()
     made = trainer(ids, directory=directory, mesh=mesh, accumulation=accumulation, tracker=losses)
-    data = in_memory(rows(), batch=BATCH, seed=seed)
+    if devices is not None:
+        made.__dict__["mesh"] = build_mesh(made.mesh_spec, jax.devices()[:devices])
+    data = in_memory(rows(), batch=batch, seed=3)
     state = made.fit(data, steps=steps, log_every=1, checkpoint_every=checkpoint_every)
     return {
         "ids": ids,
         "losses": losses.losses,
         "step": int(state.step),
+        "weights": [to_host(leaf).tolist() for leaf in jax.tree.leaves(state.params)],
         "devices": jax.device_count(),
         "processes": jax.process_count(),
     }
@@ -209,7 +215,7 @@ def validate(*, records, streams=False):
     source = [{name: leaf[row] for name, leaf in held.items()} for row in range(records)]
     data = in_memory(rows(), batch=BATCH)
     if streams:
-        opened = Dataset.from_grain(data.train, batch=BATCH, validation=stream).val
+        opened = Dataset.from_grain(stream, batch=BATCH, validation=stream).val
     else:
         opened = in_memory(held, batch=BATCH).val
     data = dataclasses.replace(data, val=opened)
@@ -217,3 +223,19 @@ def validate(*, records, streams=False):
     made = trainer([], objective=Judged(), tracker=Heard())
     made.fit(data, steps=1, eval_every=1, metrics=[metric])
     return {"ids": metric.ids, "heard": heard}
+
+
+def elastic(*, folder, cut, steps):
+    """A run of 8 devices, cut, continued on fewer and then on 8 again, beside the run that was never cut."""
+    whole = train(steps=steps + 3, batch=8, accumulation=4, mesh={"fsdp": 4})
+    start = train(steps=cut, batch=8, accumulation=4, mesh={"fsdp": 4}, directory=f"{folder}/8")
+    found = {}
+    for devices, mesh in ((1, {}), (2, {"fsdp": 2}), (4, {"fsdp": 2, "tensor": 2})):
+        place = f"{folder}/{devices}"
+        shutil.copytree(f"{folder}/8", place)
+        fewer = train(steps=steps, batch=8, accumulation=4, mesh=mesh, devices=devices, directory=place)
+        again = train(steps=steps + 3, batch=8, accumulation=4, mesh={"fsdp": 8}, directory=place)
+        ids = [*start["ids"], *fewer["ids"], *again["ids"]]
+        losses = {**start["losses"], **fewer["losses"], **again["losses"]}
+        found[devices] = {"ids": ids, "losses": losses, "weights": again["weights"]}
+    return {"whole": whole, **found}

@@ -40,7 +40,8 @@ def position_for(records: list[dict[str, Any]], share: DataPartition, where: str
             return base64.b64decode(record["state"])
     raise ValueError(
         f"{where} holds positions of {records[0]['count']} shares, each its own, and this run reads share "
-        f"{share.index} of {share.count}; resume on as many data shares as wrote it"
+        f"{share.index} of {share.count}; resume on as many data shares as wrote it, or start a new run on a "
+        "grain.MapDataset, whose position every number of shares continues from"
     )
 
 
