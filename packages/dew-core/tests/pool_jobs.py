@@ -15,12 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 
+from dew.artifacts import ImageGrid
 from dew.data.dataset import Dataset
 from dew.objectives.base import Aux, EMASpec, Mean, Objective
+from dew.telemetry import open_tracker
 from dew.telemetry.tracker import Tracker
 from dew.testing import in_memory
-from dew.training import Checkpoints, Layout, MeshSpec, Trainer, build_mesh
+from dew.training import Checkpoints, Layout, MeshSpec, Trainer, board, build_mesh
 from dew.training.distributed import to_host
 
 RECORDS, BATCH = 20, 4
@@ -239,3 +242,45 @@ def elastic(*, folder, cut, steps):
         losses = {**start["losses"], **fewer["losses"], **again["losses"]}
         found[devices] = {"ids": ids, "losses": losses, "weights": again["weights"]}
     return {"whole": whole, **found}
+
+
+class Heard:
+    """A run's own trackers, told on process zero; notes where they wait for other processes."""
+
+    def __init__(self, tracker):
+        self.events, self.waits, self._tracker, self._inside = [], [], tracker, False
+        for module, name in ((multihost_utils, "process_allgather"), (board, "exchange"), (jax, "jit")):
+            setattr(module, name, self._noted(name, getattr(module, name)))
+
+    def _noted(self, name, call):
+        def noted(*arguments, **options):
+            if self._inside:
+                self.waits.append(name)
+            return call(*arguments, **options)
+
+        return noted
+
+    def __getattr__(self, name):
+        def told(*arguments, **options):
+            self.events.append(name)
+            self._inside = True
+            getattr(self._tracker, name)(*arguments, **options)
+            self._inside = False
+
+        return told
+
+
+class Shown(Judged):
+    """Shows its rows as images."""
+
+    def preview(self, params, batch, step, *, scored=None):
+        return ImageGrid(images=jnp.tanh(batch["x"])[:, None, None, :] * jnp.ones((1, 8, 8, 1)))
+
+
+def report(*, folder):
+    """Events of a run with everything due, and what its trackers waited for in them."""
+    heard = Heard(open_tracker(folder, record={"trainer": {"name": "a"}}))
+    made = trainer([], objective=Shown(), tracker=heard, directory=f"{folder}/checkpoints")
+    data = in_memory(rows(), batch=BATCH)
+    made.fit(data, steps=4, log_every=1, eval_every=2, checkpoint_every=2, metrics=[Seen()], preview=True)
+    return {"events": sorted(set(heard.events)), "waits": heard.waits}

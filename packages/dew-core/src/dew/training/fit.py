@@ -158,8 +158,8 @@ class _Loop:
             getattr(source, "close", lambda: None)()
             raise ValueError(
                 f"checkpoint_every={self._plan.checkpoint_every}, and the training data reports no read "
-                "position; "
-                "leave checkpoint_every None for such a stream"
+                "position, so no checkpoint of it could be resumed; give the source get_state and set_state "
+                "(or build it over a grain.MapDataset), or leave checkpoint_every None and train it in one go"
             )
         objective, shares = self._trainer.objective, self._share.count
         self._source = CountedSource(source, lambda batch: shares * objective.count_units(batch))
