@@ -117,10 +117,12 @@ def test_validation_is_one_pass_with_every_record():
     assert [np.asarray(batch).tolist() for batch in data.val(DataPartition())] == [[0, 1, 2, 3], [4, 5]]
 
 
-def test_validation_tail_that_shares_unevenly_is_refused():
-    data = counted(validation=grain.MapDataset.range(7))
-    with pytest.raises(ValueError, match="3 rows cannot be cut into 2 equal shares"):
-        data.val(DataPartition(0, 2))
+@pytest.mark.parametrize("records, expected", [(7, [[4], [5, 6]]), (5, [[], [4]])])
+def test_validation_tail_is_shared_out_as_evenly_as_it_goes(records, expected):
+    data = counted(validation=grain.MapDataset.range(records))
+    shares = [[np.asarray(batch).tolist() for batch in data.val(DataPartition(each, 2))] for each in (0, 1)]
+    assert [share[0] for share in shares] == [[0, 1], [2, 3]]
+    assert [share[1] for share in shares] == expected
 
 
 def test_filtered_records_have_no_position():

@@ -49,8 +49,11 @@ class DataPartition:
                 f"a batch of {total} rows cannot be cut into {self.count} equal shares; "
                 f"use a batch that is a multiple of {self.count}"
             )
-        size = total // self.count
-        return range(self.index * size, (self.index + 1) * size)
+        return self.portion(total)
+
+    def portion(self, total: int) -> range:
+        """The rows of `total` that this share holds where shares may differ by a row, and may be empty."""
+        return range(self.index * total // self.count, (self.index + 1) * total // self.count)
 
 
 @runtime_checkable

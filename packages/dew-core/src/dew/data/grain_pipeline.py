@@ -51,8 +51,8 @@ def open_pipeline(
 
 
 class ShareOfBatches:
-    """Random access to one share's rows of each global batch from record `start` on; the last may be
-    short."""
+    """Random access to one share's rows of each global batch from record `start` on. The last batch may
+    be short: shares then differ by a row at most, and may hold none."""
 
     def __init__(self, records: Records, partition: DataPartition, *, batch: int, start: int) -> None:
         self._records = records
@@ -67,14 +67,17 @@ class ShareOfBatches:
     def __getitem__(self, index: int) -> HostBatch:
         first = self._start + index * self._batch
         total = min(self._batch, len(self._records) - first)
-        rows = [self._records[first + row] for row in self._partition.rows(total)]
+        mine = self._partition.portion(total)
+        rows = [self._records[first + row] for row in mine or range(1)]  # one at least, for its fields
         if any(row is None for row in rows):
             raise ValueError(
                 "a filtered MapDataset has no fixed record positions; filter the source, or pass a "
                 "function of the "
                 "partition that builds an IterDataset"
             )
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
+        return jax.tree.map(
+            lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])[: len(mine)], *rows
+        )
 
     def __repr__(self) -> str:
         return f"ShareOfBatches(batch={self._batch}, start={self._start}, partition={self._partition})"
@@ -93,7 +96,6 @@ class RecordIterator:
         fingerprint: Mapping[str, object],
     ) -> None:
         partition.rows(batch)
-        partition.rows(len(records) % batch if len(records) < 2**62 else 0)
         self._records = records
         self._partition = partition
         self._batch = batch

@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from dew.training import pool
 from dew.training.mesh import batch_sharding, replicated, row_shards
 from dew.training.prefetch import DevicePrefetchIterator as DevicePrefetchIterator
 
@@ -17,7 +18,8 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
     """Place this process's rows of a global batch on `mesh`; scalars are copied to every device.
 
     Args:
-        batch: a tree of host arrays with a leading row axis.
+        batch: a tree of host arrays with a leading row axis; arrays that lie across processes already are
+            global and move whole.
         mesh: from `build_mesh`.
 
     Raises:
@@ -40,6 +42,8 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
                     "divide; "
                     f"use a batch that is a multiple of {shards}"
                 )
+            return jax.device_put(array, rows_over)
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return jax.device_put(array, rows_over)
         return jax.make_array_from_process_local_data(rows_over, np.asarray(array))
 
@@ -74,20 +78,26 @@ def agree_process_phase(phase: str, error: BaseException | None = None) -> None:
     """Make a phase succeed on all processes or fail on all; each calls it once, with its own outcome.
 
     Raises:
-        RuntimeError: another process failed in `phase`. A process that failed raises its own error.
+        PoolFailure: another process failed in `phase`. A process that failed raises its own error.
     """
-    failed = jax.process_count() - sum_across_processes(int(error is None))
+    told = "" if error is None else f"{type(error).__name__}: {error}"
+    texts = pool.exchange(phase, told)
     if error is not None:
         raise error
+    failed = [index for index, text in enumerate(texts) if text]
     if failed:
-        raise RuntimeError(f"{phase} failed on {failed} of {jax.process_count()} processes; see their output")
+        raise pool.PoolFailure(f"process {failed[0]} of {len(texts)} failed in {phase}: {texts[failed[0]]}")
 
 
-def sum_across_processes(value: int) -> int:
-    """The sum of `value` over all processes; every process calls it."""
+def gather_bytes(held: bytes) -> list[bytes]:
+    """What every process holds, in their order; all of them take part."""
     if jax.process_count() == 1:
-        return value
-    return int(np.sum(multihost_utils.process_allgather(np.asarray(value, np.int64))))
+        return [held]
+    sizes = multihost_utils.process_allgather(np.asarray(len(held), np.int64))
+    padded = np.zeros(int(np.max(sizes)), np.uint8)
+    padded[: len(held)] = np.frombuffer(held, np.uint8)
+    rows = multihost_utils.process_allgather(padded)
+    return [row[: int(size)].tobytes() for size, row in zip(sizes, rows, strict=True)]
 
 
 def to_host(tree: Any) -> Any:

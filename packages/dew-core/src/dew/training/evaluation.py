@@ -13,8 +13,8 @@ from dew.artifacts import Artifacts
 from dew.data.dataset import BatchIterator
 from dew.objectives.base import Batch, Metric, Objective, Step
 from dew.training.artifact_trees import disassemble, host_artifacts
-from dew.training.distributed import place_rows
 from dew.training.state import TrainState
+from dew.training.validation import global_batches
 
 EVALUATION_STREAM = 0xFFFFFFFF
 PREVIEW_STREAM = 0xFFFFFFFE
@@ -50,8 +50,7 @@ class Evaluator:
         root = jax.random.fold_in(state.key, EVALUATION_STREAM)
         gathered: list[Any] = [None] * len(self._metrics)
         first: tuple[Batch, Artifacts] | None = None
-        for index, rows in enumerate(source):
-            batch = place_rows(rows, self._mesh)
+        for index, batch in enumerate(global_batches(source, self._mesh)):
             with jax.set_mesh(self._mesh):
                 artifacts = host_artifacts(self._score(state, batch, jax.random.fold_in(root, index)))
             first = first or (batch, artifacts)

@@ -9,7 +9,8 @@ import jax
 
 from dew.data.dataset import DataPartition, Dataset
 from dew.objectives.base import Batch, Metric, Objective
-from dew.training import preemption
+from dew.training import pool, preemption
+from dew.training.agreement import BatchAgreement, agree
 from dew.training.cleanup import Cleanup
 from dew.training.compiled import CompiledStep
 from dew.training.distributed import maximum_across_processes, shard_batch
@@ -78,6 +79,12 @@ class FitPlan:
 
 def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition) -> TrainState:
     """Place or restore the state and train it to `plan.steps`; see `Trainer.fit`."""
+    with pool.watched():
+        agree("the run", _facts(trainer, data, plan))
+        return _fitted(trainer, data, plan, share)
+
+
+def _fitted(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition) -> TrainState:
     state, _, position = trainer.place()
     if int(state.step) >= plan.steps:
         return state
@@ -94,6 +101,22 @@ def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition
         raise
     loop.finish("completed")
     return without_empty_window(loop.state)
+
+
+def _facts(trainer: Trainer, data: Dataset, plan: FitPlan) -> dict[str, object]:
+    """What every process of a run must have been given alike."""
+    if jax.process_count() == 1:
+        return {}
+    return {
+        **vars(plan),
+        "metrics": [metric.name for metric in plan.metrics],
+        "objective": type(trainer.objective).__name__,
+        "accumulation": trainer.accumulation,
+        "key": jax.random.key_data(trainer.key).tolist(),
+        "batch": data.batch,
+        "records": data.records,
+        "latest checkpoint": None if trainer.checkpoints is None else trainer.checkpoints.latest,
+    }
 
 
 class _Loop:
@@ -118,6 +141,7 @@ class _Loop:
         self._result: StepResult | None = None
         self._first: Batch | None = None
         self._started = False
+        self._agreement = BatchAgreement()
 
     def open(self, position: bytes | None, cleanup: Cleanup) -> None:
         """Open the training data at `position`, read its first batch and register what must be closed.
@@ -134,8 +158,8 @@ class _Loop:
             getattr(source, "close", lambda: None)()
             raise ValueError(
                 f"checkpoint_every={self._plan.checkpoint_every}, and the training data reports no read "
-                "position; "
-                "leave checkpoint_every None for such a stream"
+                "position, so no checkpoint of it could be resumed; give the source get_state and set_state "
+                "(or build it over a grain.MapDataset), or leave checkpoint_every None and train it in one go"
             )
         objective, shares = self._trainer.objective, self._share.count
         self._source = CountedSource(source, lambda batch: shares * objective.count_units(batch))
@@ -236,25 +260,30 @@ class _Loop:
     def _next_batch(self) -> Batch:
         self._wait_for_data()
         try:
-            return next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             raise RuntimeError(
                 f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
                 "for fewer steps"
             ) from None
+        self._agreement.check(batch)
+        return batch
 
     def _wait_for_data(self) -> None:
         """Wait for the next batch, and stop where a signal asks for it: a source may never answer.
 
-        Several processes agree on a stop between steps instead.
+        Several processes agree on a stop between steps instead, and lose patience with the data together.
         """
-        while jax.process_count() == 1 and not self._batches.ready(WAIT_S):
-            asked = preemption.requested()
-            if asked:
-                if self._started:
-                    self._save()
-                    self._saver.wait()
-                raise preemption.Preempted(asked, self.step, saved=self._saver.keeps and self.step > 0)
+        with pool.waiting(f"the training data after step {self.step}"):
+            while not self._batches.ready(WAIT_S):
+                pool.check()
+                asked = preemption.requested()
+                if asked and jax.process_count() == 1:
+                    if self._started:
+                        self._save()
+                        self._saver.wait()
+                    saved = self._saver.keeps and self.step > 0
+                    raise preemption.Preempted(asked, self.step, saved=saved)
 
     def _values(self, result: StepResult) -> dict[str, float]:
         clocks = (result.state.step, result.state.microstep)

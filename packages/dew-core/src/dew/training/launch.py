@@ -13,7 +13,7 @@ import jax
 from dew.config import files
 from dew.config.names import run_directory
 from dew.telemetry import open_tracker
-from dew.training import preemption
+from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
 from dew.training.optim.build import build_optimizer
@@ -103,6 +103,19 @@ def launch(
 ) -> TrainState:
     """Train, or go on with, the run called `name`. See `RunConfig.train`."""
     prepare_process(config.trainer)
+    with pool.watched():
+        return _launched(config, objective, dataset, name, metrics, summary, rollout)
+
+
+def _launched(
+    config: RunConfig,
+    objective: Objective[Any, Any],
+    dataset: Dataset,
+    name: str,
+    metrics: Sequence[Metric[Any]],
+    summary: Mapping[str, object] | None,
+    rollout: Rollout | None,
+) -> TrainState:
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)
     trainer_config = config.trainer

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
-
 from dew.data.dataset import DataPartition
 from dew.data.position import saved_fingerprint
+from dew.training.distributed import gather_bytes
 
 
 def packed_position(saved: bytes | None, share: DataPartition | None) -> list[dict[str, Any]]:
     """Every process's position as JSON records, one for each share; all processes take part."""
     if saved is None or share is None:
         return []
-    if jax.process_count() == 1:
-        return [_record(saved, share.index, share.count)]
-    header = np.asarray([len(saved), share.index, share.count], np.int64)
-    headers = multihost_utils.process_allgather(header)
-    padded = np.zeros(int(headers[:, 0].max()), np.uint8)
-    padded[: len(saved)] = np.frombuffer(saved, np.uint8)
-    gathered = multihost_utils.process_allgather(padded)
-    records = {
-        (int(index), int(count)): _record(row[:size].tobytes(), int(index), int(count))
-        for (size, index, count), row in zip(headers, gathered, strict=True)
-    }
-    return [records[key] for key in sorted(records)]
+    own = json.dumps(_record(saved, share.index, share.count)).encode()
+    records = [json.loads(text) for text in gather_bytes(own)]
+    shares = {(record["index"], record["count"]): record for record in records}
+    return [shares[key] for key in sorted(shares)]
 
 
 def position_for(records: list[dict[str, Any]], share: DataPartition, where: str) -> bytes | None:
@@ -50,7 +40,8 @@ def position_for(records: list[dict[str, Any]], share: DataPartition, where: str
             return base64.b64decode(record["state"])
     raise ValueError(
         f"{where} holds positions of {records[0]['count']} shares, each its own, and this run reads share "
-        f"{share.index} of {share.count}; resume on as many data shares as wrote it"
+        f"{share.index} of {share.count}; resume on as many data shares as wrote it, or start a new run on a "
+        "grain.MapDataset, whose position every number of shares continues from"
     )
 
 

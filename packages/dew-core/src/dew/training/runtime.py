@@ -78,6 +78,16 @@ def use_compilation_cache(directory: str | None) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def join_watch() -> None:
+    """Begin to watch over the other processes of the pool that was joined."""
+    import jax
+
+    from dew.training.pool import joined
+
+    if jax.process_count() > 1:
+        joined()
+
+
 def join_processes(multi_host: bool | None) -> None:
     """Join JAX's process pool.
 
@@ -97,6 +107,7 @@ def join_processes(multi_host: bool | None) -> None:
         return
     try:
         jax.distributed.initialize()
+        join_watch()
     except ValueError as error:
         if str(error) != NO_CLUSTER:
             raise

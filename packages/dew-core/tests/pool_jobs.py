@@ -1,0 +1,286 @@
+"""What the processes of the pools in `test_processes.py` and `test_elastic_resume.py` run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import sys
+import time
+from typing import Any
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+
+from dew.artifacts import ImageGrid
+from dew.data.dataset import Dataset
+from dew.objectives.base import Aux, EMASpec, Mean, Objective
+from dew.telemetry import open_tracker
+from dew.telemetry.tracker import Tracker
+from dew.testing import in_memory
+from dew.training import Checkpoints, Layout, MeshSpec, Trainer, board, build_mesh
+from dew.training.distributed import to_host
+
+RECORDS, BATCH = 20, 4
+
+
+class Pair(Objective[Any, Any]):
+    """A weighted regression through one hidden layer, with noise on the targets."""
+
+    unit = "rows"
+    ema = EMASpec(lambda updates: 0.9)
+
+    def init(self, key, variables=None):
+        one, other = jax.random.split(key)
+        weights = {"in": jax.random.normal(one, (3, 16)), "out": jax.random.normal(other, (16,)) / 4}
+        return {"params": weights}
+
+    def loss(self, params, batch, step):
+        weights = params["params"]
+        noise = 0.1 * jax.random.normal(step.key, batch["y"].shape)
+        error = jnp.tanh(batch["x"] @ weights["in"]) @ weights["out"] - batch["y"] + noise
+        return Mean(jnp.sum(batch["m"] * error**2), jnp.sum(batch["m"])), Aux()
+
+
+class Losses(Tracker):
+    """Keeps the losses, on the process that hears of them."""
+
+    def __init__(self):
+        self.losses = {}
+
+    def log(self, values, *, step):
+        self.losses[step] = values["train/loss"]
+
+
+def rows(count=RECORDS):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(count, 3)).astype(np.float32)
+    m = draw.integers(0, 4, size=count).astype(np.float32)
+    return {"x": x, "y": x.sum(1), "m": m, "id": np.arange(count, dtype=np.int32)}
+
+
+def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, tracker=None):
+    """A trainer that notes the ids of every global batch it consumes."""
+
+    def note(params, batch, step):
+        ids.append(to_host(batch["id"]).tolist())
+        return batch
+
+    return Trainer(
+        objective or Pair(),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.05)),
+        key=jax.random.key(5),
+        mesh=MeshSpec(**(mesh or {})),
+        layout=Layout(min_shard=16, tolerance=1.0),
+        accumulation=accumulation,
+        checkpoints=None if directory is None else Checkpoints(directory, keep=3),
+        tracker=tracker,
+        rollout=note,
+    )
+
+
+def train(
+    *, steps, directory=None, mesh=None, accumulation=2, checkpoint_every=None, batch=BATCH, devices=None
+):
+    """Ids of the global batches, losses by step (on process zero) and the devices seen."""
+    ids, losses = [], Losses()
+    made = trainer(ids, directory=directory, mesh=mesh, accumulation=accumulation, tracker=losses)
+    if devices is not None:
+        made.__dict__["mesh"] = build_mesh(made.mesh_spec, jax.devices()[:devices])
+    data = in_memory(rows(), batch=batch, seed=3)
+    state = made.fit(data, steps=steps, log_every=1, checkpoint_every=checkpoint_every)
+    return {
+        "ids": ids,
+        "losses": losses.losses,
+        "step": int(state.step),
+        "weights": [to_host(leaf).tolist() for leaf in jax.tree.leaves(state.params)],
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+    }
+
+
+class Troubled:
+    """A source that on one process comes to grief at one of its batches."""
+
+    def __init__(self, source, how, at=4):
+        self._source, self._how, self._at = source, how, at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        batch = next(self._source)
+        self._at -= 1
+        if self._at == 0:
+            print(f"trouble at {time.monotonic()}", flush=True)
+            batch = getattr(self, self._how)(batch)
+        return batch
+
+    def __getattr__(self, name):
+        return getattr(self._source, name)
+
+    def raises(self, batch):
+        raise ValueError("record 13 is broken")
+
+    def exits(self, batch):
+        os._exit(3)
+
+    def leaves(self, batch):
+        sys.exit("enough")
+
+    def killed(self, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hangs(self, batch):
+        time.sleep(1000)
+
+    def short(self, batch):
+        return {name: leaf[:-1] for name, leaf in batch.items()}
+
+    def wide(self, batch):
+        return {**batch, "x": batch["x"].astype(np.float64)[:, :2]}
+
+
+def fail(*, how, who, steps=50, directory=None, checkpoint_every=None):
+    """Train over data that comes to grief on process `who`."""
+    held = in_memory(rows(), batch=BATCH, seed=3)
+
+    def opened(share):
+        source = held.train(share)
+        return Troubled(source, how) if jax.process_index() == who else source
+
+    made = trainer([], directory=directory)
+    made.fit(dataclasses.replace(held, train=opened), steps=steps, checkpoint_every=checkpoint_every)
+
+
+def disagree(*, steps):
+    """Every process is given another number of steps."""
+    trainer([]).fit(in_memory(rows(), batch=BATCH), steps=steps + jax.process_index())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Ids and squared errors of rows."""
+
+    ids: Any
+    errors: Any
+
+
+class Seen:
+    """The mean squared error, and every id that was scored."""
+
+    name, reads, higher_is_better = "error", Scored, False
+
+    def __init__(self):
+        self.ids = []
+
+    def __call__(self, artifact):
+        assert isinstance(artifact.ids, np.ndarray)
+        self.ids += artifact.ids.tolist()
+        return artifact.errors.sum(), len(artifact.errors)
+
+    def merge(self, one, other):
+        return one[0] + other[0], one[1] + other[1]
+
+    def finalize(self, held):
+        return held[0] / held[1]
+
+
+class Judged(Pair):
+    """Scores its rows, each on its own."""
+
+    artifact = Scored
+
+    def evaluate(self, params, batch, step):
+        weights = params["params"]
+        error = jnp.tanh(batch["x"] @ weights["in"]) @ weights["out"] - batch["y"]
+        return Scored(ids=batch["id"], errors=error**2)
+
+
+def validate(*, records, streams=False):
+    """Score `records` rows after one step; with `streams` process zero holds most of them."""
+
+    class Heard(Tracker):
+        def evaluated(self, values, *, step):
+            heard.append(values)
+
+    def stream(share):
+        first = records - share.count + 1
+        mine = range(first) if share.index == 0 else range(first + share.index - 1, first + share.index)
+        return grain.MapDataset.source(source)[mine.start : mine.stop].to_iter_dataset().batch(2)
+
+    heard, held = [], rows(records)
+    source = [{name: leaf[row] for name, leaf in held.items()} for row in range(records)]
+    data = in_memory(rows(), batch=BATCH)
+    if streams:
+        opened = Dataset.from_grain(stream, batch=BATCH, validation=stream).val
+    else:
+        opened = in_memory(held, batch=BATCH).val
+    data = dataclasses.replace(data, val=opened)
+    metric = Seen()
+    made = trainer([], objective=Judged(), tracker=Heard())
+    made.fit(data, steps=1, eval_every=1, metrics=[metric])
+    return {"ids": metric.ids, "heard": heard}
+
+
+def elastic(*, folder, cut, steps):
+    """A run of 8 devices, cut, continued on fewer and then on 8 again, beside the run that was never cut."""
+    whole = train(steps=steps + 3, batch=8, accumulation=4, mesh={"fsdp": 4})
+    start = train(steps=cut, batch=8, accumulation=4, mesh={"fsdp": 4}, directory=f"{folder}/8")
+    found = {}
+    for devices, mesh in ((1, {}), (2, {"fsdp": 2}), (4, {"fsdp": 2, "tensor": 2})):
+        place = f"{folder}/{devices}"
+        shutil.copytree(f"{folder}/8", place)
+        fewer = train(steps=steps, batch=8, accumulation=4, mesh=mesh, devices=devices, directory=place)
+        again = train(steps=steps + 3, batch=8, accumulation=4, mesh={"fsdp": 8}, directory=place)
+        ids = [*start["ids"], *fewer["ids"], *again["ids"]]
+        losses = {**start["losses"], **fewer["losses"], **again["losses"]}
+        found[devices] = {"ids": ids, "losses": losses, "weights": again["weights"]}
+    return {"whole": whole, **found}
+
+
+class Heard:
+    """A run's own trackers, told on process zero; notes where they wait for other processes."""
+
+    def __init__(self, tracker):
+        self.events, self.waits, self._tracker, self._inside = [], [], tracker, False
+        for module, name in ((multihost_utils, "process_allgather"), (board, "exchange"), (jax, "jit")):
+            setattr(module, name, self._noted(name, getattr(module, name)))
+
+    def _noted(self, name, call):
+        def noted(*arguments, **options):
+            if self._inside:
+                self.waits.append(name)
+            return call(*arguments, **options)
+
+        return noted
+
+    def __getattr__(self, name):
+        def told(*arguments, **options):
+            self.events.append(name)
+            self._inside = True
+            getattr(self._tracker, name)(*arguments, **options)
+            self._inside = False
+
+        return told
+
+
+class Shown(Judged):
+    """Shows its rows as images."""
+
+    def preview(self, params, batch, step, *, scored=None):
+        return ImageGrid(images=jnp.tanh(batch["x"])[:, None, None, :] * jnp.ones((1, 8, 8, 1)))
+
+
+def report(*, folder):
+    """Events of a run with everything due, and what its trackers waited for in them."""
+    heard = Heard(open_tracker(folder, record={"trainer": {"name": "a"}}))
+    made = trainer([], objective=Shown(), tracker=heard, directory=f"{folder}/checkpoints")
+    data = in_memory(rows(), batch=BATCH)
+    made.fit(data, steps=4, log_every=1, eval_every=2, checkpoint_every=2, metrics=[Seen()], preview=True)
+    return {"events": sorted(set(heard.events)), "waits": heard.waits}
