@@ -17,19 +17,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-
-DEVICES = 8
-if __name__ == "__main__":
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = (
-        f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    )
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +29,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from dew.config import RunConfig
 from dew.objectives.base import Batch, Objective, Step
 from dew.testing.reordered import reordered
 from dew.testing.sharded import load
@@ -44,6 +37,7 @@ from dew.training import Layout, MeshSpec, Trainer, build_mesh
 from dew.training.distributed import shard_batch
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "tests/test_every_component.py"
+DEVICES = 8
 UPDATES, ROWS, MARGIN, ORDERS = 5, 32, 4.0, 3
 CLIP, RATE = 1e-2, 1e-2
 FLOOR = 1e-6
@@ -59,8 +53,14 @@ LAYOUTS: Mapping[str, MeshSpec] = {
     "stage 2 x data 4": MeshSpec(stage=2, microbatches=4),
     "stage 4 x data 2": MeshSpec(stage=4, microbatches=4),
 }
+type Case = tuple[Callable[[], RunConfig], Callable[[int], Batch]]
+"""A run and the first so many rows of its data."""
 SPREAD = Layout(min_shard=16, tolerance=1.0)
 """Splits even the parameters of a tiny model; what stays whole is reported instead of refused."""
+
+
+MIXTURE = {"num_experts": 4, "top_k": 2, "intermediate_size": 32, "bias": True}
+TERMS = {"aux_loss_alpha": 0.01, "router_z_loss": 0.001, "balance_rate": 0.01}
 
 
 class Kept(NamedTuple):
@@ -200,7 +200,9 @@ def draws(objective: Objective[Any, Any], batch: Batch) -> bool:
     @jax.jit
     def value(key: jax.Array) -> jax.Array:
         average = None if objective.ema is None else variables
-        return objective.reduce_loss(objective.loss(variables, batch, Step(step=0, key=key, ema=average))[0])[0]
+        return objective.reduce_loss(objective.loss(variables, batch, Step(step=0, key=key, ema=average))[0])[
+            0
+        ]
 
     return float(value(jax.random.key(1))) != float(value(jax.random.key(2)))
 
@@ -226,9 +228,7 @@ def rows_of(
             deviations(whole, trained(objective, batches, accumulation, devices=one, order=order))
             for order in range(plan.orders)
         ]
-        tolerances = {
-            each: max(FLOOR, MARGIN * max(found[each] for found in orders)) for each in orders[0]
-        }
+        tolerances = {each: max(FLOOR, MARGIN * max(found[each] for found in orders)) for each in orders[0]}
         for layout in plan.layouts:
             try:
                 course = trained(objective, batches, accumulation, mesh=LAYOUTS[layout])
@@ -237,46 +237,61 @@ def rows_of(
             else:
                 yield Row(name, accumulation, layout, *judged(course, whole, tolerances))
         # Losses of parts of a batch are no losses of the batch: only the last of a window is the window's.
-        in_parts[accumulation] = dataclasses.replace(whole, losses=whole.losses[accumulation - 1 :: accumulation])
+        in_parts[accumulation] = dataclasses.replace(
+            whole, losses=whole.losses[accumulation - 1 :: accumulation]
+        )
         if len(in_parts) > 1:
             first = next(iter(in_parts))
             where = f"as accumulation {first}"
             if draws(objective, batches[0]):
                 yield Row(name, accumulation, where, "refused", "the loss draws by attempt: other numbers")
             else:
-                yield Row(name, accumulation, where, *judged(in_parts[accumulation], in_parts[first], tolerances))
+                yield Row(
+                    name, accumulation, where, *judged(in_parts[accumulation], in_parts[first], tolerances)
+                )
 
 
-def cases(only: Sequence[str]) -> dict[str, tuple[Objective[Any, Any], Callable[[int], Batch]]]:
-    """Every registered objective's example, and its batches.
+def cases(only: Sequence[str]) -> Mapping[str, Case]:
+    """Every registered objective's example, and a language model with experts and all their terms.
 
     Raises:
         SystemExit: an objective without an example, or a name that is none of them.
     """
     contract = load(str(EXAMPLES), "TestEveryComponent")
-    examples = contract.examples()
-    missing = [part.name for part in contract.components() if part.kind == "objective" and ("objective", part.name) not in examples]
-    if missing:
-        raise SystemExit(f"objective {missing[0]!r} has no example in {EXAMPLES}")
-    found = {name: (each.part(kind, name), each.batch) for (kind, name), each in examples.items() if kind == "objective"}
+    examples = {name: each for (kind, name), each in contract.examples().items() if kind == "objective"}
+    for part in contract.components():
+        if part.kind == "objective" and part.name not in examples:
+            raise SystemExit(f"objective {part.name!r} has no example in {EXAMPLES}")
+    found = {name: (each.config, each.batch) for name, each in examples.items()}
+    found["lm-experts"] = (lambda: with_experts(examples["lm"].config()), examples["lm"].batch)
     unknown = sorted(set(only) - set(found))
     if unknown:
         raise SystemExit(f"--only {unknown[0]} is none of {', '.join(found)}")
     return {name: case for name, case in found.items() if not only or name in only}
 
 
+def with_experts(config: Any) -> RunConfig:
+    """A run of `lm` with a mixture of experts in its model."""
+    model = dataclasses.replace(config.model, config={**config.model.config, "mixture": MIXTURE})
+    return dataclasses.replace(config, model=model, **TERMS)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print the table; 1 where something differs."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these objectives")
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS), metavar="NAME")
     parser.add_argument("--accumulation", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--orders", type=int, default=ORDERS, help="reorderings of the reference")
     plan = parser.parse_args()
     differs = 0
-    print(f"tolerance: {MARGIN:g} x the largest deviation of {plan.orders} reorderings on one device, or {FLOOR:g}")
+    print(f"tolerance: {MARGIN:g} x the largest of {plan.orders} reorderings on one device, or {FLOOR:g}")
     with jax.default_matmul_precision("highest"):
-        for name, (objective, batch) in cases(plan.only).items():
-            for row in rows_of(name, objective, batch, plan):
+        for name, (config, batch) in cases(plan.only).items():
+            for row in rows_of(name, config().build(), batch, plan):
                 print(row, flush=True)
                 differs += row.outcome == "DIFFERS"
     return int(differs > 0)

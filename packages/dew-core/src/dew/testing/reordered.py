@@ -61,7 +61,9 @@ class _Walk:
         name, params = equation.primitive.name, equation.params
         if name in CALLS or name in CUSTOM:
             inner = params["call_jaxpr" if name in CUSTOM else "jaxpr"]
-            return self.closed(inner, values) if isinstance(inner, ClosedJaxpr) else self.open(inner, (), values)
+            return (
+                self.closed(inner, values) if isinstance(inner, ClosedJaxpr) else self.open(inner, (), values)
+            )
         if name == "cond":
             branches = [partial(self._branch, branch) for branch in params["branches"]]
             return jax.lax.switch(values[0], branches, *values[1:])
