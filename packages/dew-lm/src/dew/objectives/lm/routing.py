@@ -169,7 +169,7 @@ def counted(loads: Loads) -> Variables:
 
 
 def _balance(counts: jax.Array, scores: jax.Array, positions: jax.Array | int, top_k: int) -> jax.Array:
-    """Return `E sum_e f_e P_e`: f the share of the choices, P the mean score (arXiv 2405.04434).
+    """Return `E sum_e f_e P_e`: f the share of the choices, P the mean score (arXiv 2405.04434)."""
     share = counts.astype(scores.dtype) / (positions * top_k)
     return counts.shape[-1] * jnp.sum(share * scores / positions, axis=-1)
 
