@@ -119,12 +119,19 @@ def decoder(**fields):
         (decoder(), {"aux_loss_alpha": 0.1}, r"aux_loss_alpha=0.1 needs .* mixture"),
         (decoder(), {"router_z_loss": 0.1}, r"router_z_loss=0.1 needs .* mixture"),
         (decoder(mixture=FOUR), {"balance_rate": 0.1}, r"balance_rate=0.1 .* bias=True"),
+        (decoder(mixture=FOUR), {"seq_aux": False}, r"seq_aux=False .* aux_loss_alpha is unset"),
         (decoder(mixture=FOUR), {"aux_loss_alpha": -1.0}, r"aux_loss_alpha=-1.0 must be 0 or more"),
     ],
 )
 def test_terms_without_their_routers_are_refused(model, options, named):
     with pytest.raises(ValueError, match=named):
         LMObjective(model, 8, **options)
+
+
+def test_loads_of_a_model_without_routers_are_refused():
+    objective = LMObjective(decoder(), 8)
+    with pytest.raises(ValueError, match=r"routing=True needs .* mixture"):
+        objective.token_scores({"params": {}}, jnp.zeros((1, 9), jnp.int32), routing=True)
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             depths, roles, qk_stats, indexer, layers, routes: not supported yet.
 
         Raises:
-            ValueError: an argument that is not supported yet.
+            ValueError: an argument that is not supported yet, or `routing` of a model without experts.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
@@ -261,6 +261,8 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             layers=tuple(layers),
             routes=routes,
         )
+        if routing and getattr(self.model, "mixture", None) is None:
+            raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
         variables = thaw(params)
         result: Any = self.model.apply(
             variables,

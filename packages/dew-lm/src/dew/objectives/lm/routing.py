@@ -80,6 +80,10 @@ class RouterTerms:
         Raises:
             ValueError: naming the argument.
         """
+        if not self.seq_aux and self.aux_loss_alpha is None:
+            raise ValueError(
+                "seq_aux=False forms the balance loss over the step, and aux_loss_alpha is unset; set it"
+            )
         given = {
             "balance_rate": self.balance_rate,
             "aux_loss_alpha": self.aux_loss_alpha,
