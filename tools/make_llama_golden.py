@@ -32,13 +32,27 @@ SIZES = {
     "rms_norm_eps": 1e-2,
     "attention_dropout": 0.0,
     "attn_implementation": "eager",
+    "experts_implementation": "eager",
 }
+EXPERTS = {"tie_word_embeddings": False, "num_experts_per_tok": 2, "output_router_logits": False}
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"tie_word_embeddings": False}),
     "llama_tied": ("LlamaConfig", {"tie_word_embeddings": True}),
     "llama_geglu": ("LlamaConfig", {"tie_word_embeddings": False, "hidden_act": "gelu_pytorch_tanh"}),
     "qwen3": ("Qwen3Config", {"tie_word_embeddings": False, "head_dim": 24}),
     "mistral": ("MistralConfig", {"tie_word_embeddings": False, "head_dim": 24, "sliding_window": 5}),
+    "mixtral": ("MixtralConfig", {**EXPERTS, "num_local_experts": 6, "sliding_window": 5}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **EXPERTS,
+            "num_experts": 6,
+            "head_dim": 24,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": False,
+        },
+    ),
 }
 """Case -> configuration class of transformers and the fields that differ from `SIZES`."""
 
@@ -64,9 +78,25 @@ def dew_name(name: str) -> str:
     return "/".join([*parts[:-1], leaf])
 
 
-def dew_layout(path: str, value: np.ndarray) -> np.ndarray:
-    """Kernels are [in, out] in Dew and [out, in] in torch."""
-    return value.T if path.endswith("kernel") else value
+def dew_leaves(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    """A torch parameter as Dew's leaves: kernels are [in, out], and gates and up projections are apart."""
+    path = dew_name(name)
+    if ".experts." not in name:
+        return {path: value.T if path.endswith("kernel") else value}
+    block, turned = path.removesuffix("/experts/kernel"), value.swapaxes(1, 2)
+    if name.endswith("down_proj"):
+        return {f"{block}/experts_down_proj": turned}
+    gate, up = np.split(turned, 2, axis=2)
+    return {f"{block}/experts_gate_proj": gate, f"{block}/experts_up_proj": up}
+
+
+def torch_value(leaves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Undo `dew_leaves`."""
+    first = next(iter(leaves))
+    whole = np.concatenate(list(leaves.values()), axis=-1)
+    if "/experts_" in first:
+        return whole.swapaxes(1, 2)
+    return whole.T if first.endswith("kernel") else whole
 
 
 def reference(case: str) -> dict[str, np.ndarray]:
@@ -80,17 +110,17 @@ def reference(case: str) -> dict[str, np.ndarray]:
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in parameters.items():
-            path = dew_name(name)
-            drawn = draw(path, dew_layout(path, np.empty(parameter.shape)).shape)
-            parameter.copy_(torch.from_numpy(dew_layout(path, drawn).copy()))
+            shapes = dew_leaves(name, np.empty(parameter.shape))
+            drawn = {path: draw(path, empty.shape) for path, empty in shapes.items()}
+            parameter.copy_(torch.from_numpy(torch_value(drawn).copy()))
     ids = torch.from_numpy(token_ids())
     logits = model(ids).logits
     flat = logits[:, :-1].reshape(-1, logits.shape[-1])
     torch.nn.functional.cross_entropy(flat, ids[:, 1:].reshape(-1)).backward()
     values = {"logits": logits.detach().numpy()}
     for name, parameter in parameters.items():
-        path = dew_name(name)
-        values[f"grad/{path}"] = dew_layout(path, parameter.grad.numpy())
+        for path, gradient in dew_leaves(name, parameter.grad.numpy()).items():
+            values[f"grad/{path}"] = gradient
     return values
 
 

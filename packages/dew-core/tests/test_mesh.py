@@ -85,6 +85,48 @@ def test_too_much_replication_is_refused_with_the_largest_leaf():
     Layout(min_shard=100, tolerance=0.5).check(params, shardings, mesh)
 
 
+@pytest.mark.parametrize(
+    ("shape", "names", "sizes", "reason", "works"),
+    [
+        (
+            (60, 8),
+            ("embed", "mlp"),
+            {"fsdp": 8},
+            "embed of 60 is no multiple of fsdp=8",
+            "mesh.fsdp=4 in",
+        ),
+        (
+            (8, 6),
+            ("embed", "heads"),
+            {"tensor": 4},
+            "heads of 6 is no multiple of tensor=4",
+            "tensor=2 in",
+        ),
+        (
+            (9, 9),
+            None,
+            {"fsdp": 2},
+            "fsdp=2 divides none",
+            "Data parallelism alone .*mesh.fsdp.*=1",
+        ),
+        ((8, 8), ("here", None), {"fsdp": 2}, "no rule sends here or None to fsdp", "layout.rules"),
+        ((8, 8), None, {"tensor": 2}, "without axis names fsdp alone", "Data parallelism alone"),
+    ],
+)
+def test_a_refused_placement_names_axis_parameter_and_what_works(shape, names, sizes, reason, works):
+    mesh, layout = pretend(**sizes), Layout(min_shard=1)
+    leaf = jnp.zeros(shape)
+    params = {"block": {"w": leaf if names is None else nn.Partitioned(leaf, names=names)}}
+    with pytest.raises(ValueError, match=rf"largest: block/w \[.*\({reason}.*{works}"):
+        layout.check(params, layout.shardings(mesh, params), mesh)
+
+
+def test_refused_factors_come_with_factors_that_work():
+    devices = jax.devices()[:1] * 8
+    with pytest.raises(ValueError, match=r"divide 8 devices; fsdp=2 x tensor=4 works"):
+        build_mesh(MeshSpec(fsdp=3, tensor=4), devices)
+
+
 def test_boxed_names_are_read_and_the_boxes_left_behind(toys):
     class Named(toys.Regression):
         def init(self, key, variables=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.moe import Mixture
 from dew.nn.sharding import unboxed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,12 +34,18 @@ BASE = {
     "norm_eps": 1e-2,
     "precision": "highest",
 }
+SIX = Mixture(num_experts=6, top_k=2)
+SOME = Mixture(
+    num_experts=6, top_k=2, intermediate_size=48, normalize=False, layers=(True, False, True, True)
+)
 CASES = {
     "llama": {},
     "llama_tied": {"tie_embeddings": True},
     "llama_geglu": {"activation": "geglu"},
     "qwen3": {"qk_norm": True, "head_dim": 24},
     "mistral": {"sliding_window": 5, "head_dim": 24},
+    "mixtral": {"sliding_window": 5, "rope_theta": 1e6, "mixture": SIX},
+    "qwen3_moe": {"qk_norm": True, "head_dim": 24, "mixture": SOME},
 }
 # Ten times the largest difference between float32 and float64 inside transformers at these settings.
 LOGITS = 5e-4
@@ -53,6 +61,11 @@ ALTERED = [
     ("mistral", {"sliding_window": 6}),
     ("mistral", {"sliding_layers": (True, False)}),
     ("mistral", {"sliding_window": None}),
+    ("mixtral", {"mixture": replace(SIX, top_k=3)}),
+    ("mixtral", {"mixture": replace(SIX, normalize=False)}),
+    ("mixtral", {"activation": "geglu"}),
+    ("qwen3_moe", {"mixture": replace(SOME, top_k=1)}),
+    ("qwen3_moe", {"mixture": replace(SOME, normalize=True)}),
 ]
 
 

@@ -113,10 +113,6 @@ def test_a_model_field_that_does_not_exist_offers_the_one_that_does():
     [
         ("objective", "masked_diffusion"),
         ("pretrained", "some/model"),
-        ("balance_rate", 0.001),
-        ("aux_loss_alpha", 0.01),
-        ("seq_aux", False),
-        ("router_z_loss", 0.1),
         ("mtp_weight", 0.3),
         ("indexer", IndexerTraining("warmup")),
         ("block_prompt_tokens", 128),
@@ -126,6 +122,15 @@ def test_a_model_field_that_does_not_exist_offers_the_one_that_does():
 def test_fields_without_a_function_yet_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=rf"{field}=.* is not supported in this version"):
         small(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("balance_rate", 0.001), ("aux_loss_alpha", 0.01), ("seq_aux", False), ("router_z_loss", 0.1)],
+)
+def test_router_settings_of_a_model_without_experts_are_refused_at_build(field, value):
+    with pytest.raises(ValueError, match=rf"{field}={value}"):
+        small(**{field: value}).build()
 
 
 def test_data_without_windows_is_refused():

@@ -227,12 +227,8 @@ def test_units_are_the_predicted_tokens():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"balance_rate": 0.01},
-        {"aux_loss_alpha": 0.01},
-        {"seq_aux": False},
         {"loss_role": "assistant"},
         {"mtp_weight": 0.3},
-        {"router_z_loss": 0.1},
         {"qk_stats": True},
         {"indexer": IndexerTraining("warmup")},
     ],
@@ -246,7 +242,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"routing": True},
         {"depths": True},
         {"roles": TOKENS},
         {"qk_stats": True},

@@ -1,4 +1,4 @@
-"""Logical axis names, declared beside the module that owns a parameter.
+"""Logical axis names, declared beside the module that owns a parameter, and rows kept on their devices.
 
 A name says what a dimension is (`embed`, `heads`, `mlp`, `vocab`); one table in `dew.training.Layout` says
 which mesh axis splits it. A model never spells a mesh axis.
@@ -6,10 +6,16 @@ which mesh axis splits it. A model never spells a mesh axis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from flax import linen as nn
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from dew.training.mesh import BATCH_AXES
 
 
 def named_axes(initializer: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
@@ -28,3 +34,28 @@ def unboxed(variables: Any) -> Any:
 def boxed_like(template: Any, values: Any) -> Any:
     """Return `values` with the axis names of `template`, a tree of the same structure as `init` yields it."""
     return nn.meta.replace_boxed(template, values)
+
+
+def split_rows(x: jax.Array) -> jax.Array:
+    """Return `x` with its leading axis split as the rows of a batch are, on the mesh in use.
+
+    A product of rows and a weight that the same mesh axis splits can move either. Without this the compiler
+    may gather the activations of the whole batch; with it the weight moves, as fully sharded data parallelism
+    means it. Where the rows do not divide, or no axis splits them, `x` is returned as it is.
+    """
+    if not mesh_splits(x.shape[0]):
+        return x
+    rest = [P.UNCONSTRAINED] * (x.ndim - 1)
+    return jax.lax.with_sharding_constraint(x, P(BATCH_AXES, *rest))
+
+
+def mesh_splits(rows: int) -> bool:
+    """Whether the mesh in use splits so many rows, by axes that the compiler partitions."""
+    mesh = jax.sharding.get_abstract_mesh()
+    automatic = {
+        name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto
+    }
+    if not automatic.issuperset(BATCH_AXES):
+        return False
+    shards = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    return shards > 1 and rows % shards == 0

@@ -315,6 +315,15 @@ class Objective(ABC, Generic[Loss, Effects]):
             "statistics other than Mean and a scalar need a reduce_loss of their own"
         )
 
+    @property
+    def reduces_means_to_ratios(self) -> bool:
+        """Whether `reduce_loss` of a `Mean` is its ratio, so that the gradients of a window's totals add.
+
+        True where `reduce_loss` is not overridden. An override that leaves `Mean` as it is may say so, which
+        spares a window of means from being replayed.
+        """
+        return type(self).reduce_loss is Objective.reduce_loss
+
     def apply_effects(self, variables: Variables, effects: Effects) -> Variables:
         """Nonparameter replacements from the observations summed over one committed window."""
         raise TypeError(f"{type(self).__name__} emits effects but does not define apply_effects")

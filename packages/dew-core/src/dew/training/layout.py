@@ -8,15 +8,28 @@ dimension.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 from flax.core import meta
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dew.training.config import PARAMETER_AXES
+
 if TYPE_CHECKING:
     from dew.training.config import Layout
+
+
+class Sizes(Protocol):
+    """Anything that knows the sizes of a mesh's axes, a `Mesh` among others."""
+
+    @property
+    def shape(self) -> Mapping[str, int]:
+        """Axis to size."""
+        ...
 
 
 def is_boxed(leaf: Any) -> bool:
@@ -46,7 +59,7 @@ def tree_shardings(layout: Layout, mesh: Mesh, tree: Any) -> Any:
     return jax.tree.map(placement, tree, is_leaf=is_boxed)
 
 
-def leaf_spec(layout: Layout, mesh: Mesh, shape: tuple[int, ...], names: tuple[str | None, ...] | None) -> P:
+def leaf_spec(layout: Layout, mesh: Sizes, shape: tuple[int, ...], names: tuple[str | None, ...] | None) -> P:
     """The partition of one array.
 
     Rules are taken in order: the first that fits claims its mesh axis, and each mesh axis splits one
@@ -72,33 +85,101 @@ def check_replication(layout: Layout, params: Any, shardings: Any, mesh: Mesh) -
             "alone; "
             "leave it empty here"
         )
-    if not any(mesh.shape[axis] > 1 for axis in ("fsdp", "expert", "tensor")):
+    used = {axis: mesh.shape[axis] for axis in PARAMETER_AXES if mesh.shape[axis] > 1}
+    if not used:
         return
-    whole: dict[str, int] = {}
-    total = 0
+    leaves = _named_leaves(params)
     placements = jax.tree.leaves(shardings)
-    for (path, leaf), sharding in zip(jax.tree.leaves_with_path(unboxed(params)), placements, strict=True):
-        if leaf.size < layout.min_shard:
-            continue
-        total += leaf.size
-        if sharding.is_fully_replicated:
-            whole[jax.tree_util.keystr(path, simple=True, separator="/")] = leaf.size
-    kept = sum(whole.values())
-    if total and kept > layout.tolerance * total:
-        worst = ", ".join(sorted(whole, key=lambda name: -whole[name])[:3])
+    whole = [
+        leaf
+        for leaf, sharding in zip(leaves, placements, strict=True)
+        if leaf.size >= layout.min_shard and sharding.is_fully_replicated
+    ]
+    share = _share(layout, whole, leaves)
+    if share > layout.tolerance:
+        worst = sorted(whole, key=lambda leaf: -leaf.size)[:3]
         raise ValueError(
-            f"{kept / total:.1%} of the shardable parameter elements stay replicated, above "
-            f"layout.tolerance={layout.tolerance:.1%}; largest: {worst}. Name their axes in layout.rules, "
-            "change the "
-            "mesh so that it divides them, or raise the tolerance"
+            f"{share:.1%} of the shardable parameter elements stay replicated, above "
+            f"layout.tolerance={layout.tolerance:.1%}; largest: "
+            f"{', '.join(f'{leaf.path} {list(leaf.shape)} ({_why(layout, used, leaf)})' for leaf in worst)}. "
+            f"{_remedy(layout, used, leaves, share)}"
         )
 
 
-def _splits(mesh: Mesh, axis: str | None, size: int) -> bool:
+@dataclass(frozen=True)
+class _Leaf:
+    """One parameter: where it stands, its shape and the names of its axes."""
+
+    path: str
+    shape: tuple[int, ...]
+    names: tuple[str | None, ...] | None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def _named_leaves(params: Any) -> list[_Leaf]:
+    return [
+        _Leaf(
+            jax.tree_util.keystr(path, simple=True, separator="/"),
+            tuple(unboxed(leaf).shape),
+            leaf.names if isinstance(leaf, meta.Partitioned) else None,
+        )
+        for path, leaf in jax.tree.leaves_with_path(params, is_leaf=is_boxed)
+    ]
+
+
+def _share(layout: Layout, whole: list[_Leaf], leaves: list[_Leaf]) -> float:
+    total = sum(leaf.size for leaf in leaves if leaf.size >= layout.min_shard)
+    return sum(leaf.size for leaf in whole) / total if total else 0.0
+
+
+def _why(layout: Layout, used: Mapping[str, int], leaf: _Leaf) -> str:
+    """Why no axis in use splits a parameter."""
+    if leaf.names is None:
+        if "fsdp" not in used:
+            return "without axis names fsdp alone could split it"
+        return f"fsdp={used['fsdp']} divides none of its dimensions"
+    rules = dict(layout.table)
+    for name, size in zip(leaf.names, leaf.shape, strict=True):
+        axis = rules.get(name) if name is not None else None
+        if axis is not None and axis in used:
+            return f"{name} of {size} is no multiple of {axis}={used[axis]}"
+    return f"no rule sends {' or '.join(map(str, leaf.names))} to {' or '.join(used)}"
+
+
+def _remedy(layout: Layout, used: Mapping[str, int], leaves: list[_Leaf], share: float) -> str:
+    """A layout that works: one axis in use made smaller, else a tolerance."""
+    for axis, size in used.items():
+        for smaller in (factor for factor in range(size - 1, 0, -1) if size % factor == 0):
+            sizes = {**used, axis: smaller}
+            if all(each == 1 for each in sizes.values()):
+                continue
+            shapes = _Sizes(sizes)
+            large = [leaf for leaf in leaves if leaf.size >= layout.min_shard]
+            whole = [leaf for leaf in large if not any(leaf_spec(layout, shapes, leaf.shape, leaf.names))]
+            if _share(layout, whole, leaves) <= layout.tolerance:
+                return f"mesh.{axis}={smaller} in place of {size} works"
+    return (
+        f"Data parallelism alone works (leave out {' and '.join(f'mesh.{axis}' for axis in used)}); "
+        "so do rules for these axes in layout.rules, "
+        f"or layout.tolerance={math.ceil(share * 100) / 100:g}"
+    )
+
+
+class _Sizes:
+    """The sizes of a mesh's axes, without devices."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.shape = {axis: sizes.get(axis, 1) for axis in PARAMETER_AXES}
+
+
+def _splits(mesh: Sizes, axis: str | None, size: int) -> bool:
     return axis is not None and mesh.shape.get(axis, 1) > 1 and size % mesh.shape[axis] == 0
 
 
-def _largest(mesh: Mesh, shape: tuple[int, ...]) -> P:
+def _largest(mesh: Sizes, shape: tuple[int, ...]) -> P:
     fitting = [dimension for dimension, size in enumerate(shape) if _splits(mesh, "fsdp", size)]
     if not fitting:
         return P()

@@ -44,7 +44,7 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
         named = " x ".join(f"{axis}={size}" for axis, size in zip(AXES[1:], inner, strict=True))
         raise ValueError(
             f"{named} makes groups of {factor}, which do not divide {len(given)} devices; "
-            "lower a factor or use more devices"
+            f"{_fitting(inner, len(given))} works"
         )
     shape = (len(given) // factor, *inner)
     if devices is not None:
@@ -52,6 +52,15 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
             np.array(given, dtype=object).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES)
         )
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _fitting(sizes: Sequence[int], devices: int) -> str:
+    """Factors no larger than `sizes` that divide `devices`, the first axes served first."""
+    left, fits = devices, dict[str, int]()
+    for axis, size in zip(AXES[1:], sizes, strict=True):
+        fits[axis] = max(factor for factor in range(1, size + 1) if left % factor == 0)
+        left //= fits[axis]
+    return " x ".join(f"{axis}={size}" for axis, size in fits.items() if size > 1) or "data parallelism alone"
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

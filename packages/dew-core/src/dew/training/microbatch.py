@@ -81,7 +81,7 @@ def observe(
 
 def shares_a_mean(objective: Objective[Any, Any], stats: Any) -> bool:
     """Whether the window's loss is one total over one mass, so that gradients of totals add."""
-    return isinstance(stats, Mean) and type(objective).reduce_loss is Objective.reduce_loss
+    return isinstance(stats, Mean) and objective.reduces_means_to_ratios
 
 
 def loss_factor(scale: LossScale | None) -> jax.Array | float:

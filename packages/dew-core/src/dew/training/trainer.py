@@ -117,7 +117,7 @@ class Trainer:
         boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
         shardings = state_shardings(boxed, self.mesh, self.layout)
         abstract = replace(boxed, params=unboxed(boxed.params))
-        self.layout.check(abstract.params["params"], shardings.params["params"], self.mesh)
+        self.layout.check(boxed.params["params"], shardings.params["params"], self.mesh)
         return abstract, shardings
 
     def initial_state(self) -> TrainState:

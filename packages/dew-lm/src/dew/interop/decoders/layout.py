@@ -84,6 +84,11 @@ def _refuse_what_no_layout_has(model: CausalTransformer) -> None:
                 f"model.config {name}={value} has no published layout: no architecture with this decoder's "
                 "norms bounds its scores; train without it to export"
             )
+    if model.mixture is not None:
+        raise ValueError(
+            f"model.config mixture={model.mixture} is not written to a published layout by this version; "
+            "train without it to export"
+        )
     if not model.causal:
         raise ValueError("causal=False has no published layout: the architectures here decode causally")
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dew.objectives.lm.metrics import Perplexity as Perplexity
     from dew.objectives.lm.metrics import perplexity as perplexity
     from dew.objectives.lm.objective import LMObjective as LMObjective
+    from dew.objectives.lm.routing import LMStatistics as LMStatistics
     from dew.objectives.lm.samples import Samples as Samples
     from dew.objectives.lm.samples import prompt_batch as prompt_batch
     from dew.objectives.lm.scores import Scores as Scores
@@ -24,6 +25,7 @@ __getattr__, __dir__ = lazy(
         "IndexerTraining": "dew.objectives.lm.config:dew-lm",
         "LMRunConfig": "dew.objectives.lm.config:dew-lm",
         "LMObjective": "dew.objectives.lm.objective:dew-lm",
+        "LMStatistics": "dew.objectives.lm.routing:dew-lm",
         "Perplexity": "dew.objectives.lm.metrics:dew-lm",
         "Samples": "dew.objectives.lm.samples:dew-lm",
         "Scores": "dew.objectives.lm.scores:dew-lm",

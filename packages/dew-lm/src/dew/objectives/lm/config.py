@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("lm",), "use lm"),
     "pretrained": ((None,), "unset it to train from the start"),
-    "balance_rate": ((None,), "unset it: there is no mixture of experts yet"),
-    "aux_loss_alpha": ((None,), "unset it: there is no mixture of experts yet"),
-    "seq_aux": ((True,), "leave it on: there is no mixture of experts yet"),
-    "router_z_loss": ((0.0,), "leave it at 0: there is no mixture of experts yet"),
     "mtp_weight": ((None,), "unset it: there are no prediction depths yet"),
     "indexer": ((None,), "unset it: there is no sparse attention yet"),
     "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
@@ -121,10 +117,11 @@ class LMRunConfig(RunConfig):
         sample_tokens: tokens drawn for a validation sample; 0 shows no text.
         sampling: how they are drawn; also the policy that generation from this run starts with.
         pretrained: continue from published weights. Not supported yet.
-        balance_rate: of a mixture of experts. Not supported yet.
-        aux_loss_alpha: of a mixture of experts. Not supported yet.
-        seq_aux: of a mixture of experts. Not supported yet.
-        router_z_loss: of a mixture of experts. Not supported yet.
+        balance_rate: how far every update moves a mixture's routers against their load; needs a mixture with
+            bias=true, and None leaves them where they are.
+        aux_loss_alpha: weight of the balance loss of a mixture's experts; None adds none.
+        seq_aux: form the balance loss within each row instead of over the whole step.
+        router_z_loss: weight of the routers' squared log partition; 0 adds nothing.
         mtp_weight: weight of further prediction depths. Not supported yet.
         indexer: phase of sparse attention's indexer. Not supported yet.
         token_accuracy: report how often the best token is the target.
@@ -218,6 +215,10 @@ class LMRunConfig(RunConfig):
             pad_id=None if tokenizer.pad_id == tokenizer.eos_id else tokenizer.pad_id,
             samples=self._samples(tokenizer, model.max_seq_len),
             pretrained=variables,
+            balance_rate=self.balance_rate,
+            aux_loss_alpha=self.aux_loss_alpha,
+            seq_aux=self.seq_aux,
+            router_z_loss=self.router_z_loss,
             token_accuracy=self.token_accuracy,
         )
 

@@ -1,13 +1,14 @@
 """Next-token training of a decoder.
 
 Dimensions: B rows, S targets a row (`seq_len`), D model width, V vocabulary. With w the target weights and
-`l = -log p(token i + 1 | tokens up to i)`, the loss is `sum(w (l + z_loss log^2 Z)) / sum(w)`.
+`l = -log p(token i + 1 | tokens up to i)`, the loss is `sum(w (l + z_loss log^2 Z)) / sum(w)`, and a mixture
+of experts adds the terms of `dew.objectives.lm.routing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import optax
 
 from dew.artifacts import Artifacts, TextSamples, TokenScores
 from dew.inputs.spec import Field, InputSpec
+from dew.nn.moe.router import ROUTING
 from dew.nn.stack import DecoderBank
 from dew.objectives.base import (
     Aux,
@@ -36,6 +38,8 @@ from dew.objectives.lm.chunked import chunked_cross_entropy, head_logits, sensib
 from dew.objectives.lm.config import IndexerTraining
 from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
 from dew.objectives.lm.pretrained import initial_variables
+from dew.objectives.lm.routing import LMStatistics as LMStatistics
+from dew.objectives.lm.routing import RouterTerms, counted, loads_of
 from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.unbuilt import refuse_unbuilt
@@ -47,11 +51,8 @@ if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
     from dew.training.state import TrainState
 
-type LMStatistics = Mean
-"""Additive statistics of the objective; one `Mean`, as long as every term counts the same targets."""
 
-
-class LMObjective(Objective[Mean, Variables]):
+class LMObjective(Objective[Mean | LMStatistics, Variables]):
     """Train a decoder to predict every next token, and score text with it.
 
     Args:
@@ -63,7 +64,12 @@ class LMObjective(Objective[Mean, Variables]):
             is never cut so narrow that it saves no memory: small vocabularies keep one.
         samples: the text preview; None shows none.
         pretrained: start from this complete variables tree.
-        balance_rate, aux_loss_alpha, seq_aux, router_z_loss: of mixtures of experts; not supported yet.
+        balance_rate: how far each commit moves every router's biases against its load (arXiv 2408.15664);
+            needs a mixture with `bias=True`. None leaves them where they are.
+        aux_loss_alpha: weight of the experts' balance loss; None adds none.
+        seq_aux: form the balance loss within each row (arXiv 2405.04434) instead of over the whole step
+            (arXiv 2101.03961).
+        router_z_loss: weight of the routers' mean squared log partition (arXiv 2202.08906).
         loss_role: of conversations; not supported yet.
         mtp_weight: of prediction depths; not supported yet.
         z_loss: coefficient of the squared log partition of every counted prediction.
@@ -107,16 +113,19 @@ class LMObjective(Objective[Mean, Variables]):
     ) -> None:
         refuse_unbuilt(
             "LMObjective",
-            balance_rate=balance_rate,
-            aux_loss_alpha=aux_loss_alpha,
-            seq_aux=seq_aux,
             loss_role=loss_role,
             mtp_weight=mtp_weight,
-            router_z_loss=router_z_loss,
             qk_stats=qk_stats,
             indexer=indexer,
         )
         check_decoder(model, seq_len)
+        self.router_terms = RouterTerms(
+            balance_rate=balance_rate,
+            aux_loss_alpha=aux_loss_alpha,
+            seq_aux=seq_aux,
+            router_z_loss=router_z_loss,
+        )
+        self.router_terms.check(model)
         if ema_decay is not None and not 0 <= ema_decay <= 1:
             raise ValueError(f"ema_decay={ema_decay} must lie in [0, 1], or be None for no average")
         if head_chunks < 1:
@@ -158,9 +167,33 @@ class LMObjective(Objective[Mean, Variables]):
         whole = initial_variables(self.model, key, held)
         return whole if self.trainable is None else freeze(whole, self.trainable)
 
-    def loss(self, params: Variables, batch: Batch, step: Step) -> tuple[Mean, Aux[Variables]]:
-        """Summed loss and weight of the counted targets; a metric `token_accuracy` beside them."""
-        return self._statistics(self._batch_scores(params, batch, step, train=True))
+    def loss(self, params: Variables, batch: Batch, step: Step) -> tuple[Mean | LMStatistics, Aux[Variables]]:
+        """Summed loss and weight of the counted targets, and the routers' terms where the run adds some.
+
+        A metric `token_accuracy` stands beside them, and with `balance_rate` the experts' loads as effects.
+        """
+        scores = self._batch_scores(params, batch, step, train=True, routing=self.router_terms.needed)
+        stats, aux = self._statistics(scores)
+        if scores.routing is None:
+            return stats, aux
+        if self.router_terms.balance_rate is not None:
+            aux = aux.replace(effects=counted(scores.routing))
+        return self.router_terms.statistics(stats, scores.routing, self._top_k, self.seq_len), aux
+
+    def reduce_loss(self, stats: Mean | LMStatistics) -> tuple[jax.Array, jax.Array]:
+        """The loss and whether anything counts: targets, or routed positions where a term reads them."""
+        if isinstance(stats, LMStatistics):
+            return self.router_terms.reduced(stats, self._top_k)
+        return super().reduce_loss(stats)
+
+    @property
+    def reduces_means_to_ratios(self) -> bool:
+        """True: router terms have statistics of their own type."""
+        return type(self).reduce_loss is LMObjective.reduce_loss
+
+    def apply_effects(self, variables: Variables, effects: Variables) -> Variables:
+        """The routers' biases, moved by the loads of a committed window."""
+        return self.router_terms.moved(variables, effects)
 
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
@@ -168,8 +201,14 @@ class LMObjective(Objective[Mean, Variables]):
         """The loss with the whole [B, S, V] logits and the weights behind it.
 
         Raises:
-            ValueError: `layers` is not empty; layer outputs are not supported yet.
+            ValueError: `layers` is not empty; layer outputs are not supported yet. Or the run adds router
+                terms to its loss, which have masses of their own and no share in a token's.
         """
+        if self.router_terms.in_loss:
+            raise ValueError(
+                "predict scores tokens, and aux_loss_alpha and router_z_loss are no token's loss; "
+                "unset them, and balance with balance_rate instead"
+            )
         refuse_unbuilt("LMObjective.predict", layers=tuple(layers))
         scores = self._batch_scores(params, batch, step, train=train)
         logits = head_logits(
@@ -207,14 +246,14 @@ class LMObjective(Objective[Mean, Variables]):
             segment_ids: [B, S + 1], the document of each token. Attention stays inside a document, and the
                 last token of one does not predict the first of the next.
             positions: [B, S + 1], for the rotation; None counts from each row's start.
-            routing, depths, roles, qk_stats, indexer, layers, routes: not supported yet.
+            routing: report every router's load.
+            depths, roles, qk_stats, indexer, layers, routes: not supported yet.
 
         Raises:
-            ValueError: an argument that is not supported yet.
+            ValueError: an argument that is not supported yet, or `routing` of a model without experts.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
-            routing=routing,
             depths=depths,
             roles=roles,
             qk_stats=qk_stats,
@@ -222,8 +261,10 @@ class LMObjective(Objective[Mean, Variables]):
             layers=tuple(layers),
             routes=routes,
         )
+        if routing and getattr(self.model, "mixture", None) is None:
+            raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
         variables = thaw(params)
-        hidden: jax.Array = self.model.apply(
+        result: Any = self.model.apply(
             variables,
             tokens[:, :-1],
             train=train,
@@ -231,10 +272,13 @@ class LMObjective(Objective[Mean, Variables]):
             segment_ids=None if segment_ids is None else segment_ids[:, :-1],
             rngs=rngs,
             method="hidden_states",
+            mutable=[ROUTING] if routing else False,
         )
+        hidden, sown = result if routing else (result, None)
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
         weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
-        return Scores(losses, weights, correct, hidden, log_partition)
+        loads = None if sown is None else loads_of(sown)
+        return Scores(losses, weights, correct, hidden, log_partition, loads)
 
     def per_token_log_probs(
         self,
@@ -339,7 +383,13 @@ class LMObjective(Objective[Mean, Variables]):
         rows, ids = batch[TEXT_KEY].shape
         return int(rows * (ids - 1))
 
-    def _batch_scores(self, params: Variables, batch: Batch, step: Step, *, train: bool) -> Scores:
+    @property
+    def _top_k(self) -> int:
+        return cast("int", getattr(self.model, "mixture").top_k)  # noqa: B009 - no member of `Decoder`
+
+    def _batch_scores(
+        self, params: Variables, batch: Batch, step: Step, *, train: bool, routing: bool = False
+    ) -> Scores:
         tokens = batch[TEXT_KEY]
         if tokens.shape[1] != self.seq_len + 1:
             raise ValueError(
@@ -353,6 +403,7 @@ class LMObjective(Objective[Mean, Variables]):
             rngs={"dropout": step.key} if train else None,
             segment_ids=batch.get(SEGMENTS_KEY),
             positions=batch.get(POSITIONS_KEY),
+            routing=routing,
         )
 
     def _head(

@@ -5,12 +5,15 @@ Dimensions: B rows, S targets a row, D model width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
+
+from dew.nn.moe.router import RoutingLoad
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
@@ -26,6 +29,7 @@ class Scores:
         correct: [B, S] whether the best id is the target, or None.
         hidden: [B, S, D] the states the head read.
         log_partition: [B, S] log of the sum of the exponentials of the logits.
+        routing: the load of every router by the path of its module, or None if not asked for.
     """
 
     losses: jax.Array
@@ -33,6 +37,7 @@ class Scores:
     correct: jax.Array | None
     hidden: jax.Array
     log_partition: jax.Array
+    routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
 
 
 def target_weights(

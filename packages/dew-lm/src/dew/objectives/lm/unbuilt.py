@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 UNBUILT: Mapping[str, tuple[Any, str]] = {
-    "balance_rate": (None, "a mixture of experts"),
-    "aux_loss_alpha": (None, "a mixture of experts"),
-    "seq_aux": (True, "a mixture of experts"),
-    "router_z_loss": (0.0, "a mixture of experts"),
-    "routing": (False, "a mixture of experts"),
     "routes": (None, "a mixture of experts"),
     "mtp_weight": (None, "prediction depths"),
     "depths": (False, "prediction depths"),

@@ -19,6 +19,8 @@ from dew.nn.attention import AttentionImpl, scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer.cache import LayerCache, write
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import Activation, FeedForward
+from dew.nn.moe.config import Mixture
+from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
 
@@ -132,10 +134,12 @@ class DecoderLayer(nn.Module):
     Attributes:
         spec: sizes and numerics.
         window: of the attention, or None.
+        mixture: of experts in place of the one feed-forward block, or None.
     """
 
     spec: LayerSpec
     window: int | None = None
+    mixture: Mixture | None = None
 
     def setup(self) -> None:
         spec = self.spec
@@ -143,14 +147,12 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = norm()
         self.self_attn = SelfAttention(spec, self.window)
         self.post_attention_layernorm = norm()
-        self.mlp = FeedForward(
-            spec.intermediate_size,
-            spec.activation,
-            spec.output_gain,
-            spec.dtype,
-            spec.param_dtype,
-            spec.precision,
-        )
+        numerics = spec.activation, spec.output_gain, spec.dtype, spec.param_dtype, spec.precision
+        if self.mixture is None:
+            self.mlp = FeedForward(spec.intermediate_size, *numerics)
+        else:
+            width = self.mixture.intermediate_size or spec.intermediate_size
+            self.mlp = MixtureOfExperts(self.mixture, width, *numerics)
 
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None

@@ -26,9 +26,10 @@ from dew.nn.backbones.causal_transformer.sizes import (
 )
 from dew.nn.dense import Dense
 from dew.nn.mlp import Activation
+from dew.nn.moe.config import Mixture
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotary_table
-from dew.nn.sharding import named_axes, unboxed
+from dew.nn.sharding import named_axes, split_rows, unboxed
 from dew.nn.stack import DecoderBank, StackView
 
 
@@ -62,6 +63,7 @@ class CausalTransformer(nn.Module):
         attention_impl: the attention kernel.
         remat: recompute each layer's activations in the backward pass instead of keeping them.
         causal: a token sees no later one.
+        mixture: experts in place of the feed-forward blocks; None has one block a layer.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd head width, an
@@ -91,6 +93,7 @@ class CausalTransformer(nn.Module):
     attention_impl: AttentionImpl | None = "auto"
     remat: bool = False
     causal: bool = True
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -140,7 +143,10 @@ class CausalTransformer(nn.Module):
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
         spec = self._layer_spec()
         spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
-        self.layers = [layer(spec, span) for span in spans]
+        self.layers = [
+            layer(spec, span, self.mixture if self.mixture is not None and self.mixture.at(index) else None)
+            for index, span in enumerate(spans)
+        ]
         self.norm = RMSNorm(self.norm_eps, self.dtype, self.param_dtype)
         if not self.tie_embeddings:
             self.lm_head = Dense(
@@ -210,7 +216,7 @@ class CausalTransformer(nn.Module):
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = self.embed_tokens(tokens)
+        x = split_rows(self.embed_tokens(tokens))
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
         return self.norm(x)
@@ -231,7 +237,7 @@ class CausalTransformer(nn.Module):
             cache: from `init_cache` or an earlier call.
         """
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = self.embed_tokens(tokens)
+        x = split_rows(self.embed_tokens(tokens))
         written: Cache = {}
         for name, layer in zip(self.bank.view.names, self.layers, strict=True):
             x, written[name] = layer.decode(x, angles, positions, valid, cache[name])
