@@ -8,7 +8,6 @@ import pytest
 from dew.config import ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.names import fresh_name, run_directory
 from dew.data.config import DatasetSpec, Ramp
-from dew.lora import LoRA
 from dew.training.config import Layout, MeshSpec
 from dew.training.quantization import Quantization
 
@@ -75,7 +74,6 @@ UNSUPPORTED = [
     ("trainer.mesh.replicas", {"trainer": TrainerConfig(mesh=MeshSpec(replicas=2))}),
     ("trainer.layout.host", {"trainer": TrainerConfig(layout=Layout(host=("ema",)))}),
     ("trainer.layout.host_parameters", {"trainer": TrainerConfig(layout=Layout(host_parameters=("*",)))}),
-    ("lora", {"lora": LoRA(targets=("q_proj",))}),
 ]
 
 

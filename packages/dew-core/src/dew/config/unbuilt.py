@@ -13,7 +13,6 @@ UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "trainer.mesh.replicas": ((1,), "use one group of devices"),
     "trainer.layout.host": (((),), "keep the train state on the devices"),
     "trainer.layout.host_parameters": (((),), "keep the parameters on the devices"),
-    "lora": ((None,), "unset it to train the whole model"),
 }
 """Dotted field -> the values that work, and what to do instead of the others."""
 

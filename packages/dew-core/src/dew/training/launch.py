@@ -102,6 +102,11 @@ def launch(
     rollout: Rollout | None = None,
 ) -> TrainState:
     """Train, or go on with, the run called `name`. See `RunConfig.train`."""
+    if config.lora is not None:
+        from dew.lora.objective import adapted, merged_rollout
+
+        objective = adapted(objective, config.lora)
+        rollout = None if rollout is None else merged_rollout(rollout, config.lora)
     prepare_process(config.trainer)
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)

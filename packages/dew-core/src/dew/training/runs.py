@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from dew.config import files
-from dew.objectives.base import Objective, Variables, merge, select
+from dew.lora.factors import merged
+from dew.lora.objective import adapted
+from dew.objectives.base import Objective, Variables, merge, select, thaw
 from dew.training.checkpoints import Checkpoints
 from dew.training.compare import differences, refuse_differences
 from dew.training.config import Layout
@@ -69,8 +71,11 @@ class Run:
         mesh: Mesh | None = None,
         layout: Layout | None = None,
         objective: Objective[Any, Any] | None = None,
+        adapter: bool = False,
     ) -> Variables:
         """The trained variables, read to where they are used; the optimizer's state is not read.
+
+        A run that trained a low-rank adapter is restored as the plain model, deltas added to their kernels.
 
         Args:
             step: default the latest complete checkpoint.
@@ -79,17 +84,22 @@ class Run:
             mesh: where they lie; None is JAX's default device.
             layout: how they are split over `mesh`; default `Layout()`.
             objective: the run's objective where the caller has built it already.
+            adapter: leave a low-rank adapter's factors beside its base's kernels.
 
         Raises:
             FileNotFoundError: the run has no complete checkpoint of that step.
-            ValueError: the checkpoint does not hold the configured model, or no average although `ema` is
-                True.
+            ValueError: the checkpoint does not hold the configured model, no average although `ema` is
+                True, or no adapter although `adapter` is True.
         """
         if ema and not self.has_average(step):
             raise ValueError(
                 f"{self.directory} keeps no moving average; restore the live weights with ema=False"
             )
-        template = self._template(self.objective() if objective is None else objective, mesh, layout)
+        lora = self.config.lora
+        if adapter and lora is None:
+            raise ValueError(f"{self.directory} trained the whole model (lora=None), so it has no adapter")
+        objective = self.objective() if objective is None else objective
+        template = self._template(objective if lora is None else adapted(objective, lora), mesh, layout)
         stored = self.checkpoints.stored(step)
         refuse_differences(differences(template, stored["params"]), self.directory)
         wanted = {"params": template}
@@ -98,6 +108,8 @@ class Run:
             wanted["ema"] = jax.tree.map(_in_dtype_of, averaged, stored["ema"])
         state, _ = self.checkpoints.restore(wanted, step)
         variables: Variables = merge(state["params"], state["ema"]) if ema else state["params"]
+        if lora is not None:
+            variables = thaw(variables) if adapter else merged(variables, lora)
         return variables if dtype is None else _converted(variables, jnp.dtype(dtype))
 
     def _template(self, objective: Objective[Any, Any], mesh: Mesh | None, layout: Layout | None) -> Any:
