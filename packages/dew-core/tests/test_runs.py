@@ -25,6 +25,8 @@ def make_run(toys, tmp_path):
         state = trainer.fit(in_memory(data, batch=2), steps=2)
 
         class Config:
+            lora = None
+
             class trainer:
                 keep = 2
 

@@ -15,6 +15,7 @@ from dew.cli.entry import main
 from dew.config import ModelConfig
 from dew.data.text.config import TextFiles
 from dew.inference import export_run
+from dew.lora import LoRA, adapted
 from dew.objectives.lm import LMRunConfig
 from dew.registry import writers
 from dew.sampling import Sampling
@@ -171,3 +172,34 @@ def test_trained_run_writes_the_same_text_in_transformers(tmp_path):
         drawn = theirs.generate(**given, do_sample=False, max_new_tokens=300)[0]
         expected = ours(prompt, 300, seed=0, sampling=Sampling(temperature=0))
         assert tokenizer.decode(drawn) == prompt + expected.text[0]
+
+
+def test_an_adapter_run_is_written_as_the_merged_model_its_base_or_the_adapter_alone(tmp_path):
+    lora = LoRA(("self_attn/q_proj",), rank=2, alpha=4.0)
+    config = LMRunConfig(
+        model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
+        data=TextFiles(seq_len=32),
+        ema_decay=None,
+        lora=lora,
+    )
+    config.save(str(tmp_path / "run"))
+    trainer = Trainer(adapted(config.build(), lora), optax.sgd(0.1), key=jax.random.key(0))
+    state = trainer.initial_state()
+    state = state.replace(params={**state.params, "params": jax.tree.map(lambda x: x + 1, state.params["params"])})
+    Checkpoints(f"{tmp_path}/run/checkpoints").save(1, state, None)
+    for part in ("model", "base", "adapter"):
+        assert main(["export", str(tmp_path / "run"), str(tmp_path / part), "--part", part]) == 0
+    name = "model.layers.0.self_attn.q_proj"
+    merged, base = (load_file(tmp_path / part / "model.safetensors") for part in ("model", "base"))
+    factors = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    a, b = (factors[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
+    np.testing.assert_allclose(merged[f"{name}.weight"], base[f"{name}.weight"] + 2 * b @ a, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(merged["lm_head.weight"], base["lm_head.weight"])
+    assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["r"] == 2
+
+
+@pytest.mark.parametrize("part", ["adapter", "base"])
+def test_a_run_of_the_whole_model_has_no_adapter_to_write(run, tmp_path, part):
+    with pytest.raises(ValueError, match=r"trained the whole model \(lora=None\), so it has no adapter"):
+        export_run(run, tmp_path / "out", part=part)
+    assert not (tmp_path / "out").exists()

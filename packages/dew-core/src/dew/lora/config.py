@@ -17,7 +17,8 @@ class LoRA:
     Attributes:
         targets: patterns of module paths under `params`. A pattern is compared part by part from the end of
             the path, `*` standing for anything within a part: `q_proj`, `self_attn/*` and
-            `layers_*/self_attn/q_proj` all name query projections.
+            `layers_*/self_attn/q_proj` all name query projections. One that begins with `/` is compared with
+            the whole path.
         rank: inner width of a delta.
         alpha: numerator of the scale.
         rslora: divide by the root of the rank: `scale` is `alpha / sqrt(rank)`, and otherwise `alpha / rank`.
@@ -53,7 +54,7 @@ class LoRA:
 
     def adapts(self, module: str) -> bool:
         """Whether a target names the module at this path under `params`, parts joined by `/`."""
-        return any(PurePosixPath(module).match(target) for target in self.targets)
+        return any(PurePosixPath(f"/{module}").match(target) for target in self.targets)
 
     def trainable(self, path: tuple[str, ...]) -> bool:
         """Whether a leaf of the variables is a factor: the leaves that an adapter's training moves."""

@@ -62,9 +62,10 @@ def merged(variables: Variables, lora: LoRA) -> dict[str, Any]:
     flat = flattened(thaw(variables))
     for module in modules_with_factors(flat):
         check_rank(module, flat, lora)
-        a, b = flat.pop((*module, LORA_A)), flat.pop((*module, LORA_B))
+        a, b = (unboxed_leaf(flat.pop((*module, name))) for name in (LORA_A, LORA_B))
         kernel = flat[(*module, KERNEL)]
-        flat[(*module, KERNEL)] = added(kernel, a, b, lora.scale)
+        whole = added(unboxed_leaf(kernel), a, b, lora.scale)
+        flat[(*module, KERNEL)] = kernel.replace(value=whole) if is_boxed(kernel) else whole
     return nested(flat)
 
 
@@ -79,7 +80,10 @@ def factors_of(variables: Variables) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Return (A, B) of every adapted module, by its path under `params`."""
     flat = flattened(thaw(variables))
     return {
-        "/".join(module[1:]): (flat[(*module, LORA_A)], flat[(*module, LORA_B)])
+        "/".join(module[1:]): (
+            unboxed_leaf(flat[(*module, LORA_A)]),
+            unboxed_leaf(flat[(*module, LORA_B)]),
+        )
         for module in modules_with_factors(flat)
     }
 
@@ -163,12 +167,17 @@ def nested(flat: Mapping[Path, Any]) -> dict[str, Any]:
 
 def unboxed_leaf(leaf: Any) -> Any:
     """The array of a leaf that may be boxed with axis names."""
-    return leaf.value if isinstance(leaf, meta.Partitioned) else leaf
+    return leaf.value if is_boxed(leaf) else leaf
+
+
+def is_boxed(leaf: Any) -> bool:
+    """Whether a leaf is an array in a box with its axis names."""
+    return isinstance(leaf, meta.Partitioned)
 
 
 def boxed_as(kernel: Any, factor: jax.Array, side: int) -> Any:
     """A factor with the axis name that its kernel has on `side`; the rank has none."""
-    if not isinstance(kernel, meta.Partitioned):
+    if not is_boxed(kernel):
         return factor
     names = (kernel.names[0], None) if side == 0 else (None, kernel.names[1])
     return kernel.replace(value=factor, names=names)

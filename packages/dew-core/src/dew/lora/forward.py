@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from dew.lora.config import LORA_A, LORA_B, LoRA
+from dew.lora.factors import unboxed_leaf
 from dew.nn.dense import Dense
 
 PRODUCTS = (nn.Dense, Dense)
@@ -104,6 +105,7 @@ def _delta(record: Pass, module: Any, x: jax.Array, dtype: Any) -> jax.Array:
         record.called.add(id(a))
     elif module.path:
         record.scopes.add(tuple(module.path))
+    a, b = unboxed_leaf(a), unboxed_leaf(b)
     x = x.astype(dtype)
     if record.lora.dropout and module.has_rng(STREAM):
         record.drawn = True

@@ -63,6 +63,7 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("command", "generate"): "dew-inference",
     ("command", "export"): "dew-inference",
     ("writer", "causal_transformer"): "dew-lm",
+    ("adapter_writer", "causal_transformer"): "dew-lm",
 }
 """(kind, name) -> the distribution to install."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dew.cli.errors import SUCCESS
-from dew.inference.export.writing import export_run
+from dew.inference.export.writing import PARTS, export_run
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -16,7 +16,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
     request = parser().parse_args(argv)
-    folder = export_run(request.run, request.dest, ema=request.ema, step=request.step, dtype=request.dtype)
+    folder = export_run(
+        request.run,
+        request.dest,
+        ema=request.ema,
+        step=request.step,
+        dtype=request.dtype,
+        part=request.part,
+    )
     print(summary(folder))
     return SUCCESS
 
@@ -37,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
         default=True,
         help="use the averaged weights where the run keeps an average",
     )
+    made.add_argument(
+        "--part",
+        choices=PARTS,
+        default="model",
+        help="of a run that trained a low-rank adapter: the merged model, the adapter alone in PEFT's layout, "
+        "or the base it was trained beside; default %(default)s",
+    )
     made.add_argument("--dtype", choices=DTYPES, help="type of the tensors; default as the run stored them")
     return made
 
@@ -45,5 +59,6 @@ def summary(folder: Path) -> str:
     """What was written, in a line."""
     files = sorted(path for path in folder.iterdir())
     size = sum(path.stat().st_size for path in files)
-    classes = json.loads((folder / "config.json").read_text())["architectures"]
-    return f"{folder}: {', '.join(classes)}, {len(files)} files, {size / 1e6:,.1f} MB"
+    config = folder / "config.json"
+    held = json.loads(config.read_text())["architectures"] if config.exists() else ["an adapter"]
+    return f"{folder}: {', '.join(held)}, {len(files)} files, {size / 1e6:,.1f} MB"

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from dew.lazy import lazy
 
 if TYPE_CHECKING:
+    from dew.interop.decoders.adapters import load_decoder_adapter as load_decoder_adapter
+    from dew.interop.decoders.adapters import save_decoder_adapter as save_decoder_adapter
+    from dew.interop.decoders.adapters import write_adapter as write_adapter
     from dew.interop.decoders.folder import save_pretrained_decoder as save_pretrained_decoder
     from dew.interop.decoders.folder import write_task as write_task
     from dew.interop.decoders.layout import Layout as Layout
@@ -16,6 +19,9 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "Layout": "dew.interop.decoders.layout:dew-lm",
+        "load_decoder_adapter": "dew.interop.decoders.adapters:dew-lm",
+        "save_decoder_adapter": "dew.interop.decoders.adapters:dew-lm",
+        "write_adapter": "dew.interop.decoders.adapters:dew-lm",
         "layout_of": "dew.interop.decoders.layout:dew-lm",
         "save_pretrained_decoder": "dew.interop.decoders.folder:dew-lm",
         "write_task": "dew.interop.decoders.folder:dew-lm",

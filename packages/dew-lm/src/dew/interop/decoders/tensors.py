@@ -42,7 +42,7 @@ def published(model: CausalTransformer, variables: Mapping[str, Any], layout: La
     """
     leaves = _leaves(variables)
     _require_the_models_own(model, leaves)
-    return [_tensor(name, path, leaves[path]) for name, path in _names(model, layout) if path in leaves]
+    return [_tensor(name, path, leaves[path]) for name, path in tensor_names(model, layout) if path in leaves]
 
 
 def _require_the_models_own(model: CausalTransformer, leaves: Mapping[str, jax.Array]) -> None:
@@ -59,7 +59,8 @@ def _require_the_models_own(model: CausalTransformer, leaves: Mapping[str, jax.A
             )
 
 
-def _names(model: CausalTransformer, layout: Layout) -> Iterator[tuple[str, str]]:
+def tensor_names(model: CausalTransformer, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Published name and path, collection first, of every tensor that such a model may have."""
     for name, path in OUTER.items():
         yield name, f"params/{path}"
     table = LAYER | ({"mlp.gate_proj.weight": LAYER["mlp.up_proj.weight"]} if layout.doubled else {})

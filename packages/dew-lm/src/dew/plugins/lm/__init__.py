@@ -59,3 +59,9 @@ def dew_components() -> Iterator[Component]:
         "dew.interop.decoders:write_task",
         "A Hugging Face folder in the layout of Llama, Arcee, Mistral, Ministral or Qwen3.",
     )
+    yield Component(
+        "adapter_writer",
+        "causal_transformer",
+        "dew.interop.decoders:write_adapter",
+        "A PEFT folder for the same layouts.",
+    )
