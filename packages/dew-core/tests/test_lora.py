@@ -61,7 +61,9 @@ class Fit(Objective[Any, Any]):
 
     def outputs(self, params, x, key=None):
         rngs = None if key is None else {"dropout": key}
-        return self.net.apply(params, x, train=key is not None, rngs=rngs) @ params["params"]["head"]["kernel"]
+        return (
+            self.net.apply(params, x, train=key is not None, rngs=rngs) @ params["params"]["head"]["kernel"]
+        )
 
     def evaluate(self, params, batch, step):
         return self.outputs(params if step.ema is None else step.ema, batch["x"])
@@ -69,13 +71,17 @@ class Fit(Objective[Any, Any]):
 
 def batch(rows=4):
     draw = np.random.default_rng(0)
-    return {"x": draw.normal(size=(4, 6)).astype("f4")[:rows], "y": draw.normal(size=(4, 3)).astype("f4")[:rows]}
+    return {
+        "x": draw.normal(size=(4, 6)).astype("f4")[:rows],
+        "y": draw.normal(size=(4, 3)).astype("f4")[:rows],
+    }
 
 
 def randomized(variables):
     """`variables` with every factor drawn, so that deltas are not zero."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: 0.3 * jax.random.normal(KEY, leaf.shape) if "lora_" in str(path[-1]) else leaf, variables
+        lambda path, leaf: 0.3 * jax.random.normal(KEY, leaf.shape) if "lora_" in str(path[-1]) else leaf,
+        variables,
     )
 
 
@@ -119,7 +125,9 @@ def test_a_new_adapter_changes_nothing_and_the_base_is_the_one_drawn_without_it(
     variables = plain(twin.initializer(KEY))
     base = plain(Fit().initializer(KEY))
     jax.tree.map(np.testing.assert_array_equal, without_factors(variables), base)
-    assert float(twin.loss(variables, batch(), STEP)[0].total) == float(Fit().loss(base, batch(), STEP)[0].total)
+    assert float(twin.loss(variables, batch(), STEP)[0].total) == float(
+        Fit().loss(base, batch(), STEP)[0].total
+    )
 
 
 @pytest.mark.parametrize("remat", [False, True])
@@ -223,7 +231,9 @@ def test_dropout_drops_inputs_of_the_delta_alone_and_keeps_their_mean():
 def test_dropout_without_a_stream_or_a_called_layer_is_refused():
     lora = LoRA(("up",), dropout=0.5)
     twin = adapted(Fit(plain=True), lora)
-    with pytest.raises(ValueError, match=r"lora\.dropout=0\.5, and Fit trains its model without a random stream"):
+    with pytest.raises(
+        ValueError, match=r"lora\.dropout=0\.5, and Fit trains its model without a random stream"
+    ):
         twin.loss(plain(twin.initializer(KEY)), batch(), STEP)
     twin = adapted(Fit(), LoRA(("head",), dropout=0.5))
     with pytest.raises(ValueError, match=r"the loss of Fit reads the kernel of head without calling"):
@@ -243,9 +253,7 @@ def test_held_factors_go_on_and_held_bases_get_new_ones():
     again = plain(adapted(Fit(), ALL).init(jax.random.key(9), variables))
     jax.tree.map(np.testing.assert_array_equal, again, variables)
     base = without_factors(variables)
-    jax.tree.map(
-        np.testing.assert_array_equal, with_factors(base, factors_of(variables)), thaw(variables)
-    )
+    jax.tree.map(np.testing.assert_array_equal, with_factors(base, factors_of(variables)), thaw(variables))
 
 
 @pytest.mark.parametrize(

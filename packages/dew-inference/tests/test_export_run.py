@@ -185,7 +185,9 @@ def test_an_adapter_run_is_written_as_the_merged_model_its_base_or_the_adapter_a
     config.save(str(tmp_path / "run"))
     trainer = Trainer(adapted(config.build(), lora), optax.sgd(0.1), key=jax.random.key(0))
     state = trainer.initial_state()
-    state = state.replace(params={**state.params, "params": jax.tree.map(lambda x: x + 1, state.params["params"])})
+    state = state.replace(
+        params={**state.params, "params": jax.tree.map(lambda x: x + 1, state.params["params"])}
+    )
     Checkpoints(f"{tmp_path}/run/checkpoints").save(1, state, None)
     for part in ("model", "base", "adapter"):
         assert main(["export", str(tmp_path / "run"), str(tmp_path / part), "--part", part]) == 0
@@ -193,7 +195,9 @@ def test_an_adapter_run_is_written_as_the_merged_model_its_base_or_the_adapter_a
     merged, base = (load_file(tmp_path / part / "model.safetensors") for part in ("model", "base"))
     factors = load_file(tmp_path / "adapter/adapter_model.safetensors")
     a, b = (factors[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
-    np.testing.assert_allclose(merged[f"{name}.weight"], base[f"{name}.weight"] + 2 * b @ a, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        merged[f"{name}.weight"], base[f"{name}.weight"] + 2 * b @ a, rtol=1e-6, atol=1e-6
+    )
     np.testing.assert_array_equal(merged["lm_head.weight"], base["lm_head.weight"])
     assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["r"] == 2
 

@@ -80,9 +80,13 @@ def test_merged_weights_are_those_that_peft_merges(case):
 @pytest.mark.parametrize("case", CASES)
 def test_adapted_forward_gives_the_logits_of_peft(case):
     lora, variables = loaded(case)
-    objective = adapted(LMObjective(MODEL, 8, ema_decay=None), LoRA(lora.targets, lora.rank, lora.alpha, lora.rslora))
+    objective = adapted(
+        LMObjective(MODEL, 8, ema_decay=None), LoRA(lora.targets, lora.rank, lora.alpha, lora.rslora)
+    )
     split = nn.unbox(objective.init(jax.random.key(0), variables))
-    _, _, prediction = objective.predict(split, {"text": VALUES["ids"]}, Step(step=0, key=jax.random.key(0)), train=False)
+    _, _, prediction = objective.predict(
+        split, {"text": VALUES["ids"]}, Step(step=0, key=jax.random.key(0)), train=False
+    )
     np.testing.assert_allclose(prediction.logits, VALUES[f"{case}/logits"][:, :-1], rtol=0, atol=2e-5)
 
 
@@ -90,12 +94,16 @@ def test_adapted_forward_gives_the_logits_of_peft(case):
 def test_written_folder_has_the_tensors_and_the_fields_that_peft_wrote(case, tmp_path):
     lora, variables = loaded(case)
     save_decoder_adapter(MODEL, variables, lora, tmp_path)
-    ours, theirs = (read_tensors(folder / "adapter_model.safetensors") for folder in (tmp_path, GOLDEN / case))
+    ours, theirs = (
+        read_tensors(folder / "adapter_model.safetensors") for folder in (tmp_path, GOLDEN / case)
+    )
     theirs = {name: value for name, value in theirs.items() if "base_layer" not in name}
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         np.testing.assert_array_equal(ours[name], value)
-    written, expected = (json.loads((folder / "adapter_config.json").read_text()) for folder in (tmp_path, GOLDEN / case))
+    written, expected = (
+        json.loads((folder / "adapter_config.json").read_text()) for folder in (tmp_path, GOLDEN / case)
+    )
     assert written.keys() <= expected.keys()
     targets = written.pop("target_modules")
     assert {name.rpartition(".")[2] for name in targets} == set(expected["target_modules"])
@@ -117,7 +125,9 @@ def test_a_matrix_that_is_published_twice_has_its_delta_twice(tmp_path):
 
 def test_an_adapter_of_another_model_is_refused():
     narrow = CausalTransformer(**{**SIZES, "num_layers": 1})
-    with pytest.raises(ValueError, match=r"adapts model\.layers\.1\.self_attn\.q_proj, which the model lacks"):
+    with pytest.raises(
+        ValueError, match=r"adapts model\.layers\.1\.self_attn\.q_proj, which the model lacks"
+    ):
         load_decoder_adapter(narrow, GOLDEN / "plain")
     _, factors = load_decoder_adapter(MODEL, GOLDEN / "plain")
     wide = CausalTransformer(**{**SIZES, "hidden_size": 20})
@@ -127,7 +137,9 @@ def test_an_adapter_of_another_model_is_refused():
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("fields", [{}, {"activation": "relu2", "sliding_window": 4}], ids=["llama", "doubled"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"activation": "relu2", "sliding_window": 4}], ids=["llama", "doubled"]
+)
 def test_peft_loads_the_written_adapter_onto_the_written_base(fields, tmp_path):
     torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
@@ -158,7 +170,9 @@ def run(tmp_path_factory):
     def config(steps):
         return LMRunConfig(
             model=ModelConfig(
-                "causal_transformer", config={"hidden_size": 16, "num_layers": 1, "num_heads": 2}, dtype="float32"
+                "causal_transformer",
+                config={"hidden_size": 16, "num_layers": 1, "num_heads": 2},
+                dtype="float32",
             ),
             data=TextFiles(path=str(place / "text.txt"), seq_len=16, val_windows=8),
             optim=OptimConfig(learning_rate=5e-2, weight_decay=0.1, schedule=None),

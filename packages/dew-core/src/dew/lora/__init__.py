@@ -1,4 +1,4 @@
-"""Low-rank adapters: an objective trains factors beside frozen kernels; they merge, and travel as PEFT's files."""
+"""Low-rank adapters: factors trained beside frozen kernels, merged into them, and kept as PEFT's files."""
 
 from __future__ import annotations
 

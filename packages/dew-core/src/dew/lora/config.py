@@ -38,7 +38,8 @@ class LoRA:
     def __post_init__(self) -> None:
         if not self.targets or not all(target.strip("/") for target in self.targets):
             raise ValueError(
-                f"lora.targets={self.targets!r} must name at least one module, as in layers_*/self_attn/q_proj"
+                f"lora.targets={self.targets!r} must name at least one module, as in "
+                "layers_*/self_attn/q_proj"
             )
         if self.rank < 1:
             raise ValueError(f"lora.rank={self.rank} must be at least 1")

@@ -94,19 +94,17 @@ def without_factors(variables: Variables) -> dict[str, Any]:
     return nested({path: leaf for path, leaf in flat.items() if path[-1] not in (LORA_A, LORA_B)})
 
 
-def with_factors(
-    variables: Variables, factors: Mapping[str, tuple[jax.Array, jax.Array]]
-) -> dict[str, Any]:
+def with_factors(variables: Variables, factors: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[str, Any]:
     """Return `variables` with (A, B) at each module path under `params`; undoes `without_factors`."""
     flat = flattened(thaw(variables))
     for module, (a, b) in factors.items():
         path = ("params", *module.split("/"))
         kernel = flat.get((*path, KERNEL))
         if kernel is None or unboxed_leaf(kernel).shape != (a.shape[0], b.shape[1]):
-            shape = None if kernel is None else unboxed_leaf(kernel).shape
+            found = "none there" if kernel is None else unboxed_leaf(kernel).shape
             raise ValueError(
-                f"the factors of {module} are for a kernel of shape {(a.shape[0], b.shape[1])}, and the model "
-                f"has {'none there' if shape is None else shape}; use the adapter with its own base model"
+                f"the factors of {module} are for a kernel of shape {(a.shape[0], b.shape[1])}, and the "
+                f"model has {found}; use the adapter with its own base model"
             )
         flat[(*path, LORA_A)] = boxed_as(kernel, a, 0)
         flat[(*path, LORA_B)] = boxed_as(kernel, b, 1)
@@ -130,8 +128,8 @@ def targeted(flat: Mapping[Path, Any], lora: LoRA) -> list[Path]:
         shape = unboxed_leaf(flat[(*known[module], KERNEL)]).shape
         if len(shape) != 2:
             raise ValueError(
-                f"lora.targets names {module}, whose kernel has the shape {shape}; a delta of this version is "
-                "for a kernel [in, out], so name the others alone"
+                f"lora.targets names {module}, whose kernel has the shape {shape}; a delta of this "
+                "version is for a kernel [in, out], so name the others alone"
             )
     return [known[module] for module in chosen]
 
@@ -157,7 +155,7 @@ def check_rank(module: Path, flat: Mapping[Path, Any], lora: LoRA) -> None:
 
 def flattened(tree: Variables) -> dict[Path, Any]:
     """The leaves by path; empty branches stay."""
-    return cast("dict[Path, Any]", flatten_dict(cast("dict[str, Any]", dict(tree)), keep_empty_nodes=True))
+    return cast("dict[Path, Any]", flatten_dict(dict(tree), keep_empty_nodes=True))
 
 
 def nested(flat: Mapping[Path, Any]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class Pass:
 
     def used(self, module: tuple[str, ...], a: Any) -> bool:
         """Whether the layer at `module`, whose factor is `a`, was called with its factors."""
-        return id(a) in self.called or any(module[len(module) - len(scope) :] == scope for scope in self.scopes)
+        return id(a) in self.called or any(
+            module[len(module) - len(scope) :] == scope for scope in self.scopes
+        )
 
 
 _active: ContextVar[Pass | None] = ContextVar("adapted_pass", default=None)

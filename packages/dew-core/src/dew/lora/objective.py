@@ -153,9 +153,7 @@ class Adapted(Objective[Any, Any]):
         if not self.merged_first:
             return whole
         flat = flattened(whole)
-        chosen = {
-            path: leaf for path, leaf in flat.items() if path[:-1] in self.merged_first
-        }
+        chosen = {path: leaf for path, leaf in flat.items() if path[:-1] in self.merged_first}
         added = flattened(merged(nested(chosen), self.adapter))
         return nested({path: leaf for path, leaf in flat.items() if path not in chosen} | added)
 

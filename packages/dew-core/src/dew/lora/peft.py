@@ -99,7 +99,9 @@ def save_adapter(
         if (folder / name).exists():
             raise FileExistsError(f"{folder / name} is there; give a folder without an adapter")
     if not factors:
-        raise ValueError("factors={} hold no adapter; give what dew.lora.factors_of finds in a variables tree")
+        raise ValueError(
+            "factors={} hold no adapter; give what dew.lora.factors_of finds in a variables tree"
+        )
     tensors: dict[str, np.ndarray] = {}
     for module, (a, b) in factors.items():
         if (a.shape[1], b.shape[0]) != (lora.rank, lora.rank):

@@ -98,7 +98,9 @@ def write_adapter(
     run = load_run(directory)
     objective = run.objective()
     if not isinstance(objective, LMObjective):
-        raise ValueError(f"{directory} trained objective={run.config.objective!r}, which is no language model")
+        raise ValueError(
+            f"{directory} trained objective={run.config.objective!r}, which is no language model"
+        )
     averaged = objective.ema is not None and not objective.ema_is_reference
     variables = run.restore(step, ema=ema and averaged, dtype=dtype, objective=objective, adapter=True)
     save_decoder_adapter(objective.model, variables, cast("LoRA", run.config.lora), folder)
