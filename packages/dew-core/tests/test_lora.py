@@ -249,7 +249,7 @@ def test_an_average_of_one_part_is_an_average_of_its_factors():
 
 
 def test_held_factors_go_on_and_held_bases_get_new_ones():
-    twin, variables = started(Fit(), ALL)
+    _, variables = started(Fit(), ALL)
     again = plain(adapted(Fit(), ALL).init(jax.random.key(9), variables))
     jax.tree.map(np.testing.assert_array_equal, again, variables)
     base = without_factors(variables)

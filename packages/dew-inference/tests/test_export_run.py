@@ -180,6 +180,7 @@ def test_an_adapter_run_is_written_as_the_merged_model_its_base_or_the_adapter_a
         model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
         data=TextFiles(seq_len=32),
         ema_decay=None,
+        sample_tokens=0,
         lora=lora,
     )
     config.save(str(tmp_path / "run"))

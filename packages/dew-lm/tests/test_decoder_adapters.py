@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -80,13 +81,11 @@ def test_merged_weights_are_those_that_peft_merges(case):
 @pytest.mark.parametrize("case", CASES)
 def test_adapted_forward_gives_the_logits_of_peft(case):
     lora, variables = loaded(case)
-    objective = adapted(
-        LMObjective(MODEL, 8, ema_decay=None), LoRA(lora.targets, lora.rank, lora.alpha, lora.rslora)
-    )
+    without_dropout = dataclasses.replace(lora, dropout=0.0)
+    objective = adapted(LMObjective(MODEL, 8, ema_decay=None), without_dropout)
     split = nn.unbox(objective.init(jax.random.key(0), variables))
-    _, _, prediction = objective.predict(
-        split, {"text": VALUES["ids"]}, Step(step=0, key=jax.random.key(0)), train=False
-    )
+    step = Step(step=0, key=jax.random.key(0))
+    _, _, prediction = objective.predict(split, {"text": VALUES["ids"]}, step, train=False)
     np.testing.assert_allclose(prediction.logits, VALUES[f"{case}/logits"][:, :-1], rtol=0, atol=2e-5)
 
 

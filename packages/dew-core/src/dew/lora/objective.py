@@ -4,8 +4,9 @@
 
 - `init` is the objective's own, then factors are added, then every other parameter goes to `frozen`. The
   optimizer, the average and the gradient see the factors alone.
-- the loss is the objective's own, traced with deltas on the dense layers that hold factors. A kernel that the
-  loss reads without calling its layer (a vocabulary head that scores tile by tile) has its delta added before.
+- the loss is the objective's own, traced with deltas on the dense layers that hold factors. A kernel that
+  the loss reads without calling its layer (a vocabulary head that scores tile by tile) has its delta added
+  before.
 - what evaluates, shows or is handed on is the objective's own over the merged tree.
 """
 
@@ -60,7 +61,11 @@ def adapted[O: Objective[Any, Any]](objective: O, lora: LoRA) -> O:
     kind = type(objective)
     if issubclass(kind, Adapted):
         raise ValueError(f"{kind.__name__} is adapted already; adapt the objective it was made from")
-    members = {"adapter": lora, "merged_first": frozenset[Path](), "__module__": kind.__module__}
+    members: dict[str, Any] = {
+        "adapter": lora,
+        "merged_first": frozenset[Path](),
+        "__module__": kind.__module__,
+    }
     if objective.ema is not None:
         spec = factors_average(objective.ema, lora)
         members["ema"] = property(lambda self: spec)

@@ -1,8 +1,9 @@
 """Adapters as the folders of the PEFT library: `adapter_config.json` and `adapter_model.safetensors`.
 
 A module `m` has the tensors `base_model.model.m.lora_A.weight` [rank, in] and `.lora_B.weight` [out, rank];
-here they are A [in, rank] and B [rank, out]. Beside the factors of an embedding or a head PEFT keeps a copy of
-the base's own matrix, `m.base_layer.weight`, which is not read. Format: huggingface.co/docs/peft/developer_guides/checkpoint.
+here they are A [in, rank] and B [rank, out]. Beside the factors of a head PEFT keeps a copy of the base's
+own matrix, `m.base_layer.weight`, which is not read.
+Format: huggingface.co/docs/peft/developer_guides/checkpoint.
 """
 
 from __future__ import annotations
@@ -166,14 +167,13 @@ def load_adapter(
     rank = record["r"]
     factors: dict[str, tuple[jax.Array, jax.Array]] = {}
     for name, pair in sorted(halves.items()):
-        a, b = pair.get("A"), pair.get("B")
-        whole = a is not None and b is not None and a.ndim == b.ndim == 2
-        if not whole or a.shape[0] != rank or b.shape[1] != rank:
-            shapes = {side: list(value.shape) for side, value in pair.items()}
+        shapes = {side: value.shape for side, value in pair.items()}
+        if set(shapes) != {"A", "B"} or not fits(shapes["A"], shapes["B"], rank):
             raise ValueError(
-                f"{folder / TENSORS}: {name} has the factors {shapes}; r={rank} needs A [r, in] and B [out, r]"
+                f"{folder / TENSORS}: {name} has the factors {shapes}; "
+                f"r={rank} needs A [r, in] and B [out, r]"
             )
-        factors[path_of(name)] = jnp.asarray(a.T), jnp.asarray(b.T)
+        factors[path_of(name)] = jnp.asarray(pair["A"].T), jnp.asarray(pair["B"].T)
     if not factors:
         raise ValueError(f"{folder / TENSORS} holds no factors")
     lora = LoRA(
@@ -184,6 +184,11 @@ def load_adapter(
         dropout=float(record.get("lora_dropout", 0.0)),
     )
     return lora, factors
+
+
+def fits(a: tuple[int, ...], b: tuple[int, ...], rank: int) -> bool:
+    """Whether A [rank, in] and B [out, rank] have these shapes."""
+    return len(a) == len(b) == 2 and a[0] == b[1] == rank
 
 
 def _record(path: Path) -> dict[str, Any]:

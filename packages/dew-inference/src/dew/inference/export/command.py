@@ -48,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
         "--part",
         choices=PARTS,
         default="model",
-        help="of a run that trained a low-rank adapter: the merged model, the adapter alone in PEFT's layout, "
-        "or the base it was trained beside; default %(default)s",
+        help="of a run that trained a low-rank adapter: the merged model, the adapter alone in PEFT's "
+        "layout, or the base it was trained beside; default %(default)s",
     )
     made.add_argument("--dtype", choices=DTYPES, help="type of the tensors; default as the run stored them")
     return made

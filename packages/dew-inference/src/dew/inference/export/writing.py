@@ -13,7 +13,7 @@ from dew.plugins.known import SHIPPED_BY
 from dew.registry import registry_of, writers
 
 type Part = Literal["model", "adapter", "base"]
-"""What of a run is written: its model, or of a run that trained a low-rank adapter the adapter or its base."""
+"""What of a run is written: its model, or of one that trained a low-rank adapter the adapter or its base."""
 
 PARTS: tuple[Part, ...] = get_args(Part.__value__)
 
