@@ -189,7 +189,9 @@ def test_an_adapter_run_is_written_as_the_merged_model_its_base_or_the_adapter_a
     state = state.replace(
         params={**state.params, "params": jax.tree.map(lambda x: x + 1, state.params["params"])}
     )
-    Checkpoints(f"{tmp_path}/run/checkpoints").save(1, state, None)
+    checkpoints = Checkpoints(f"{tmp_path}/run/checkpoints")
+    checkpoints.save(1, state, None)
+    checkpoints.wait()
     for part in ("model", "base", "adapter"):
         assert main(["export", str(tmp_path / "run"), str(tmp_path / part), "--part", part]) == 0
     name = "model.layers.0.self_attn.q_proj"
