@@ -9,10 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import linen as nn
+from flax.traverse_util import flatten_dict
 
 from dew.artifacts import ImageGrid, TokenScores
 from dew.config import RunConfig
+from dew.lora import LoRA, adapted, factors_of, merged
+from dew.objectives.base import Step
 from dew.plugins.known import DISTRIBUTIONS
 from dew.plugins.loader import installed
 from dew.registry import presets, recipes
@@ -26,8 +31,10 @@ from dew.testing import (
     ObjectiveExample,
     RecipeExample,
     ScheduleExample,
+    in_memory,
     registered,
 )
+from dew.training import Trainer
 
 DECODER = {"vocab_size": 256, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_seq_len": 32}
 VISION = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
@@ -327,3 +334,29 @@ def test_no_example_is_left_without_its_component():
     contract = TestEveryComponent()
     there = {(part.kind, part.name) for part in contract.components()}
     assert sorted(contract.examples().keys() - there) == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_objective_trains_a_low_rank_adapter_beside_a_base_that_stays(name):
+    """On every matrix of the model; the loss is that of the merged weights."""
+    objective = RUNS[name]().build()
+    base = flatten_dict(jax.eval_shape(lambda key: nn.unbox(objective.initializer(key)), jax.random.key(0)))
+    kernels = ["/".join(path[1:-1]) for path, leaf in base.items() if path[-1] == "kernel" and leaf.ndim == 2]
+    lora = LoRA(tuple(f"/{module}" for module in kernels), rank=2, alpha=1.0)
+    twin, batch = adapted(objective, lora), BATCHES[name]
+    trainer = Trainer(twin, optax.adamw(1e-2, weight_decay=0.1), key=jax.random.key(1))
+    start = trainer.initial_state()
+    state = trainer.fit(in_memory(batch(4), batch=2), steps=3)
+    jax.tree.map(np.testing.assert_array_equal, start.params["frozen"], state.params["frozen"])
+    factors = factors_of(state.params)
+    assert sorted(factors) == sorted(kernels) and len(kernels) > 3
+    unmoved = [module for module, (_, b) in factors.items() if not np.asarray(b).any()]
+    assert unmoved == [], "these factors get no gradient"
+    step = Step(step=0, key=jax.random.key(2), ema=None if state.ema is None else state.averaged)
+    whole = merged(state.params, lora)
+    average = None if step.ema is None else merged(step.ema, lora)
+    found, expected = (
+        one.reduce_loss(one.loss(params, batch(2), Step(step=0, key=step.key, ema=ema))[0])[0]
+        for one, params, ema in ((twin, state.params, step.ema), (objective, whole, average))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
