@@ -336,6 +336,7 @@ def test_no_example_is_left_without_its_component():
     assert sorted(contract.examples().keys() - there) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_objective_trains_a_low_rank_adapter_beside_a_base_that_stays(name):
     """On every matrix of the model; the loss is that of the merged weights."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -321,3 +324,35 @@ def test_restored_run_is_the_merged_model_or_keeps_its_factors(tmp_path):
 def test_adapting_twice_is_refused():
     with pytest.raises(ValueError, match="Fit is adapted already"):
         adapted(adapted(Fit(), ALL), ALL)
+
+
+SHARDED = """
+import importlib.util, sys
+import jax, numpy as np, optax
+spec = importlib.util.spec_from_file_location("lora_under_test", sys.argv[1])
+tests = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = tests
+spec.loader.exec_module(tests)
+from dew.testing import in_memory
+from dew.training import Layout, MeshSpec, Trainer
+from dew.lora import LoRA, adapted
+
+def trained(mesh):
+    twin = adapted(tests.Fit(), LoRA(("layers_*/*", "head"), rank=8, alpha=3.0))
+    layout = Layout(min_shard=0, tolerance=1.0)
+    trainer = Trainer(twin, optax.sgd(0.1), key=tests.KEY, mesh=mesh, layout=layout)
+    rows = {name: np.concatenate([value, value]) for name, value in tests.batch().items()}
+    return trainer.fit(in_memory(rows, batch=8), steps=4).params
+
+whole, split = trained(MeshSpec()), trained(MeshSpec(fsdp=8))
+assert not split["params"]["layers_0"]["up"]["lora_a"].sharding.is_fully_replicated
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), whole, split)
+"""
+
+
+@pytest.mark.slow
+def test_factors_are_split_over_devices_and_train_alike():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    command = [sys.executable, "-c", SHARDED, __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
