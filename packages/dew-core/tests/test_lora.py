@@ -190,6 +190,27 @@ def test_scanned_layers_are_adapted_slice_by_slice():
     np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-4)
 
 
+class Derived(nn.Dense):
+    """A dense layer whose call is its parent's."""
+
+    @nn.compact
+    def __call__(self, inputs):
+        return super().__call__(inputs)
+
+
+@pytest.mark.parametrize("kind", [Derived, nn.remat(nn.Dense)])
+def test_a_layer_that_calls_a_dense_layer_gets_its_delta_once(kind):
+    from dew.lora.forward import adapted_pass
+
+    lora, layer = LoRA(("up",), rank=2, alpha=4.0), kind(5)
+    base = layer.init(KEY, jnp.ones((1, 6)))["params"]
+    factors = {"lora_a": jax.random.normal(KEY, (6, 2)), "lora_b": jax.random.normal(KEY, (2, 5))}
+    with adapted_pass(lora):
+        found = layer.apply({"params": base | factors}, batch()["x"])
+    whole = merged({"params": {"up": base | factors}}, lora)["params"]["up"]
+    np.testing.assert_allclose(found, nn.Dense(5).apply({"params": whole}, batch()["x"]), rtol=0, atol=1e-5)
+
+
 def test_evaluation_previews_and_rollouts_read_the_merged_model():
     twin, variables = started(Fit(), ALL)
     whole = merged(variables, ALL)
