@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ for axis in ("fsdp", "tensor"):
     found[axis] = [(each.kind, each.shape) for each in collectives(text) if each.elements > 1]
 print(json.dumps(found))
 """
-LAYERS, TOKENS, WIDTH = 2, 8 * 16, 32
+LAYERS, BATCH, WIDTH = 2, (8, 16), 32
 WEIGHTS = sorted(
     LAYERS * [[32, 32]] * 4 + LAYERS * [[32, 64]] * 2 + LAYERS * [[64, 32]] + [[32, 96], [96, 32]]
 )
@@ -57,14 +58,18 @@ def exchanged() -> dict[str, list[tuple[str, list[int]]]]:
 
 
 @pytest.mark.slow
-def test_fully_sharded_weights_move_once_and_activations_never(exchanged):
+def test_fully_sharded_weights_move_once_and_states_only_through_the_embedding(exchanged):
     found = exchanged["fsdp"]
-    gathered = [shape for kind, shape in found if kind == "all-gather" and len(shape) == 2]
-    assert sorted(gathered) == WEIGHTS
-    assert {kind for kind, _ in found} <= {"all-gather", "all-reduce", "reduce-scatter"}
-    for kind, shape in found:
-        # The ids of the batch are gathered for the embedding's gradient; nothing as wide as a state is.
-        assert shape in WEIGHTS or shape == [WIDTH] or shape == [8, 16, 1] or sorted(shape) == [32, 96], kind
+    of = {kind: [shape for each, shape in found if each == kind] for kind, _ in found}
+    assert set(of) == {"all-gather", "all-reduce", "all-to-all"}
+    # The batch's ids go to every device's columns of the embedding; no weight goes twice but the head, which
+    # the gradient reads transposed.
+    assert sorted(of["all-gather"]) == sorted([*WEIGHTS, [*BATCH, 1]])
+    # A device's looked-up columns become its rows' states, and back in the gradient.
+    assert sum(math.prod(shape) for shape in of["all-to-all"]) == 2 * BATCH[1] * WIDTH
+    # One sum for each gradient: the weights but the embedding, whose columns are whole, and the norms.
+    layers = LAYERS * ([[32, 32]] * 4 + [[32, 64]] * 2 + [[64, 32]] + [[32]] * 2)
+    assert sorted(map(sorted, of["all-reduce"])) == sorted(map(sorted, [*layers, [32, 96], [32]]))
 
 
 @pytest.mark.slow
@@ -72,7 +77,7 @@ def test_tensor_split_weights_stay_and_states_are_summed(exchanged):
     found = exchanged["tensor"]
     assert {kind for kind, _ in found} == {"all-reduce"}
     # Forward o_proj and down_proj; backward the inputs of q, k, v, gate and up; once the head's input.
-    assert sum(shape == [TOKENS, WIDTH] for _, shape in found) == LAYERS * (2 + 5) + 1
+    assert sum(shape == [math.prod(BATCH), WIDTH] for _, shape in found) == LAYERS * (2 + 5) + 1
     assert not [shape for _, shape in found if shape in WEIGHTS]
 
 

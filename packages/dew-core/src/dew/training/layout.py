@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 from flax.core import meta
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dew.training.config import PARAMETER_AXES
@@ -22,14 +22,8 @@ from dew.training.config import PARAMETER_AXES
 if TYPE_CHECKING:
     from dew.training.config import Layout
 
-
-class Sizes(Protocol):
-    """Anything that knows the sizes of a mesh's axes, a `Mesh` among others."""
-
-    @property
-    def shape(self) -> Mapping[str, int]:
-        """Axis to size."""
-        ...
+type AnyMesh = Mesh | AbstractMesh
+"""A mesh, with or without devices."""
 
 
 def is_boxed(leaf: Any) -> bool:
@@ -59,7 +53,9 @@ def tree_shardings(layout: Layout, mesh: Mesh, tree: Any) -> Any:
     return jax.tree.map(placement, tree, is_leaf=is_boxed)
 
 
-def leaf_spec(layout: Layout, mesh: Sizes, shape: tuple[int, ...], names: tuple[str | None, ...] | None) -> P:
+def leaf_spec(
+    layout: Layout, mesh: AnyMesh, shape: tuple[int, ...], names: tuple[str | None, ...] | None
+) -> P:
     """The partition of one array.
 
     Rules are taken in order: the first that fits claims its mesh axis, and each mesh axis splits one
@@ -156,9 +152,9 @@ def _remedy(layout: Layout, used: Mapping[str, int], leaves: list[_Leaf], share:
             sizes = {**used, axis: smaller}
             if all(each == 1 for each in sizes.values()):
                 continue
-            shapes = _Sizes(sizes)
+            other = AbstractMesh(tuple(sizes.values()), tuple(sizes))
             large = [leaf for leaf in leaves if leaf.size >= layout.min_shard]
-            whole = [leaf for leaf in large if not any(leaf_spec(layout, shapes, leaf.shape, leaf.names))]
+            whole = [leaf for leaf in large if not any(leaf_spec(layout, other, leaf.shape, leaf.names))]
             if _share(layout, whole, leaves) <= layout.tolerance:
                 return f"mesh.{axis}={smaller} in place of {size} works"
     return (
@@ -168,18 +164,11 @@ def _remedy(layout: Layout, used: Mapping[str, int], leaves: list[_Leaf], share:
     )
 
 
-class _Sizes:
-    """The sizes of a mesh's axes, without devices."""
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.shape = {axis: sizes.get(axis, 1) for axis in PARAMETER_AXES}
-
-
-def _splits(mesh: Sizes, axis: str | None, size: int) -> bool:
+def _splits(mesh: AnyMesh, axis: str | None, size: int) -> bool:
     return axis is not None and mesh.shape.get(axis, 1) > 1 and size % mesh.shape[axis] == 0
 
 
-def _largest(mesh: Sizes, shape: tuple[int, ...]) -> P:
+def _largest(mesh: AnyMesh, shape: tuple[int, ...]) -> P:
     fitting = [dimension for dimension, size in enumerate(shape) if _splits(mesh, "fsdp", size)]
     if not fitting:
         return P()

@@ -88,4 +88,4 @@ class Router(nn.Module):
             scores=jnp.sum(scores, axis=1),
             log_partition=jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=-1)), axis=1),
         )
-        self.sow(ROUTING, "load", load, reduce_fn=lambda _, last: last, init_fn=lambda: None)
+        self.sow(ROUTING, "load", load, reduce_fn=lambda _, last: last, init_fn=lambda: load)

@@ -8,6 +8,7 @@ of experts adds the terms of `dew.objectives.lm.routing`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
@@ -177,7 +178,7 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         if scores.routing is None:
             return stats, aux
         if self.router_terms.balance_rate is not None:
-            aux = aux.replace(effects=counted(scores.routing))
+            aux = replace(aux, effects=counted(scores.routing))
         return self.router_terms.statistics(stats, scores.routing, self._top_k, self.seq_len), aux
 
     def reduce_loss(self, stats: Mean | LMStatistics) -> tuple[jax.Array, jax.Array]:

@@ -97,7 +97,7 @@ class RouterTerms:
                 raise ValueError(f"{name}={value} must be 0 or more")
             if mixture is None:
                 raise ValueError(f"{name}={value} needs a model with a mixture of experts; set its mixture")
-        if self.balance_rate is not None and not mixture.bias:
+        if self.balance_rate is not None and mixture is not None and not mixture.bias:
             raise ValueError(
                 f"balance_rate={self.balance_rate} moves the routers' biases, and the mixture has none; "
                 "set its bias=True"
