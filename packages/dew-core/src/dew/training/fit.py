@@ -160,9 +160,9 @@ class _Loop:
             getattr(source, "close", lambda: None)()
             name, every = next(iter(asked.items()))
             raise ValueError(
-                f"{name}={every}, and the training data reports no read position, so no checkpoint of it could "
-                "be resumed; give the source get_state and set_state (or build it over a grain.MapDataset), or "
-                f"leave {name} None and train it in one go"
+                f"{name}={every}, and the training data reports no read position, so no checkpoint of it "
+                "could be resumed; give the source get_state and set_state (or build it over a "
+                f"grain.MapDataset), or leave {name} None and train it in one go"
             )
         objective, shares = self._trainer.objective, self._share.count
         self._source = CountedSource(source, lambda batch: shares * objective.count_units(batch))
