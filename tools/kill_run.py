@@ -117,7 +117,7 @@ class Child:
         self._journal = folder / NAME / "tracking" / "journal.jsonl"
         self._read = self._journal.stat().st_size if self._journal.exists() else 0
         self._rows: list[tuple[float, dict[str, Any]]] = []
-        self.log = folder / "log"
+        self.log = folder.with_name(f"{folder.name}.log")  # not on the disk that a case fills
         context = multiprocessing.get_context("spawn" if fresh else "forkserver")
         if not fresh:
             context.set_forkserver_preload([*PRELOADED])
@@ -173,7 +173,7 @@ class Child:
 
     def said(self) -> str:
         """The end of what it wrote."""
-        return "its last words: " + (self.log.read_text()[-2000:] if self.log.exists() else "none")
+        return "its last words: " + (self.log.read_text()[-6000:] if self.log.exists() else "none")
 
     def _see_the_group_end(self) -> None:
         end = time.monotonic() + 20

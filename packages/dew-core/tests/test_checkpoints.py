@@ -194,11 +194,7 @@ def test_common_position_serves_any_share_and_separate_ones_their_own():
         position_for(separate, DataPartition(index=0, count=4), "here")
 
 
-def test_local_copies_are_refused_by_name(tmp_path):
-    with pytest.raises(NotImplementedError, match="local_directory"):
-        Checkpoints(tmp_path, local_directory="/tmp", local_every=5)
-    with pytest.raises(ValueError, match="go together"):
-        Checkpoints(tmp_path, local_every=5)
+def test_keeping_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="keep=0"):
         Checkpoints(tmp_path, keep=0)
 
@@ -248,15 +244,33 @@ def test_reading_says_nothing(state, tmp_path, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut"])
-def test_a_damaged_checkpoint_names_itself_and_the_step_before_it(tmp_path, state, damage):
+def largest_file(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut", "unlisted", "unmarked", "bare"])
+def test_a_torn_step_is_named_and_the_one_before_it_restored(tmp_path, state, damage):
     stored(tmp_path, state, steps=(3, 5))
-    files = [path for path in (tmp_path / "5" / "state").rglob("*") if path.is_file()]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    if damage == "deleted":
-        largest.unlink()
+    torn = tmp_path / "5"
+    if damage == "cut":
+        os.truncate(largest_file(torn / "state"), 10)
+    elif damage == "bare":
+        shutil.rmtree(torn)
+        torn.mkdir()
     else:
-        os.truncate(largest, 10)
+        gone = {"unlisted": torn / "files.json", "unmarked": torn / "state" / "commit_success.txt"}
+        gone.get(damage, largest_file(torn / "state")).unlink()
+    with pytest.warns(UserWarning, match="/5 is no complete checkpoint; it is passed over"):
+        assert Checkpoints(tmp_path).restore(state, share=WHOLE)[1] == b"at 3"
+    with pytest.raises(FileNotFoundError, match=r"no complete checkpoint 5 \(complete: 3; incomplete: 5\)"):
+        Checkpoints(tmp_path).restore(state, 5)
+
+
+def test_a_damaged_checkpoint_names_itself_and_the_step_before_it(tmp_path, state):
+    """Every file has its size, so that only reading tells."""
+    stored(tmp_path, state, steps=(3, 5))
+    metadata = tmp_path / "5" / "state" / "_METADATA"
+    metadata.write_bytes(b"x" * metadata.stat().st_size)
     with pytest.raises(DamagedCheckpoint, match=r"/5 cannot be read.*to go on from step 3, move it away"):
         Checkpoints(tmp_path).restore(state, share=WHOLE)
     shutil.move(tmp_path / "5", tmp_path.parent / f"{tmp_path.name}-5")
@@ -266,3 +280,12 @@ def test_a_damaged_checkpoint_names_itself_and_the_step_before_it(tmp_path, stat
 def test_a_failed_write_is_one_message_and_a_failure_on_the_command_line(capsys):
     assert report(CheckpointError("checkpoint 10 could not be written")) == 1
     assert capsys.readouterr().err == "dew: checkpoint 10 could not be written\n"
+
+
+def test_a_folder_that_takes_no_files_is_refused_when_it_is_opened(tmp_path, monkeypatch):
+    def full(self, data):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(CheckpointError, match=r"cannot be kept in .*no space left.*choose a folder"):
+        Checkpoints(tmp_path / "run").open()

@@ -1,39 +1,31 @@
 """`Checkpoints`: asynchronous Orbax storage of a run's state with the data position it belongs to.
 
-A step is complete once Orbax has renamed it into place with its commit marker and both its items; anything
-else is named and passed over. A write that fails in the background is raised by the next `save` or `wait`.
+A step is complete once its data, its marker and its name are durable; anything else is named and passed
+over. A write that fails in the background is raised by the next `save` or `wait`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from dew.training.checkpoint_errors import CheckpointError as CheckpointError
+from dew.training.checkpoint_errors import DamagedCheckpoint as DamagedCheckpoint
 from dew.training.compare import differences, refuse_differences
+from dew.training.local_copies import local_store
 from dew.training.positions import packed_position, position_for
-from dew.training.retention import LatestAndBest, ranked
+from dew.training.retention import ranked
 from dew.training.state import TrainState
-from dew.training.step_folders import RECORD, STATE, absolute, scan_steps, set_aside
+from dew.training.step_folders import absolute
+from dew.training.step_store import StepStore
 
 if TYPE_CHECKING:
-    import orbax.checkpoint as ocp
-
     from dew.data.dataset import DataPartition
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written; training must not go on as if it had been."""
-
-
-class DamagedCheckpoint(ValueError):
-    """A complete checkpoint whose files cannot be read."""
 
 
 class Checkpoints:
@@ -42,12 +34,14 @@ class Checkpoints:
     Args:
         directory: holds one folder per step.
         keep: how many of the latest steps stay, besides the best one.
-        local_directory: not supported yet; with `local_every`, where emergency copies would go.
-        local_every: not supported yet.
+        local_directory: a folder on this machine for emergency copies, shared by any number of runs; the
+            latest copy of this run is kept. A run resumes from it where it is newer than every step in
+            `directory`.
+        local_every: attempts between emergency copies.
 
     Raises:
-        ValueError: `keep` below 1, or one of the two local options without the other.
-        NotImplementedError: both local options.
+        ValueError: `keep` or `local_every` below 1, or one of the two local options without the other.
+        NotImplementedError: local copies with several processes.
     """
 
     def __init__(
@@ -55,7 +49,7 @@ class Checkpoints:
         directory: str | os.PathLike[str],
         *,
         keep: int = 2,
-        local_directory: str | None = None,
+        local_directory: str | os.PathLike[str] | None = None,
         local_every: int | None = None,
     ) -> None:
         if keep < 1:
@@ -65,51 +59,43 @@ class Checkpoints:
                 f"local_directory={local_directory!r} and local_every={local_every!r} go together; give both "
                 "or neither"
             )
-        if local_directory is not None:
-            raise NotImplementedError(
-                f"local_directory={local_directory!r}: emergency checkpoints on local disks are not built "
-                "yet; "
-                "leave local_directory and local_every out"
-            )
+        if local_every is not None and local_every < 1:
+            raise ValueError(f"local_every={local_every} must be at least 1")
         self.directory = absolute(os.fspath(directory))
         self.keep = keep
-        self._manager: ocp.CheckpointManager | None = None
-        self._reader: ocp.CheckpointManager | None = None
-        self._pending: int | None = None
-        self._ranks: dict[int, float | None] = {}
+        self.local_every = local_every
+        self._local_directory = None if local_directory is None else os.fspath(local_directory)
+        self._durable = StepStore(self.directory, keep)
+        self._local: StepStore | None = None
 
     @property
     def latest(self) -> int | None:
-        """The newest complete step, or None."""
-        return max(self.steps(), default=None)
+        """The newest complete step, emergency copies included, or None."""
+        local = self._local_copies()
+        copies = () if local is None else _complete(local)
+        return max((*self.steps(), *copies), default=None)
 
     def open(self) -> None:
-        """Create the directory and read what it holds; later calls do nothing.
+        """Create the directories and read what they hold; later calls do nothing.
 
         Raises:
             CheckpointError: that is not possible.
         """
-        try:
-            self._open()
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoints cannot be kept in {self.directory}: {error}; choose a folder that can be "
-                "written to"
-            ) from error
+        self._durable.open()
+        local = self._local_copies(create=True)
+        if local is not None:
+            local.open()
 
     def path(self, step: int) -> str:
         """Where the checkpoint of `step` lies, or will lie."""
-        return f"{self.directory}/{step}"
+        return self._durable.path(step)
 
     def steps(self) -> tuple[int, ...]:
-        """The complete steps in rising order.
+        """The complete steps in rising order, without emergency copies.
 
         An incomplete folder with a step's name is named in a warning.
         """
-        complete, torn = scan_steps(self.directory)
-        for step in torn:
-            warnings.warn(f"{self.path(step)} is no complete checkpoint; it is passed over", stacklevel=2)
-        return complete
+        return _complete(self._durable)
 
     def save(
         self,
@@ -136,54 +122,42 @@ class Checkpoints:
             CheckpointError: an earlier write failed, this one could not start, or the step is already there
                 or lies below the latest.
         """
-        if (saved is None) != (share is None):
-            raise ValueError(
-                "a data position is saved together with the share its reader read; give both or neither"
-            )
-        import orbax.checkpoint as ocp
+        record = {
+            "positions": _positions(saved, share),
+            "metrics": dict(metrics or {}),
+            "rank": ranked(metrics, higher_is_better),
+        }
+        self._durable.save(step, _fields(state), record)
 
-        self._raise_failure()
-        rank = ranked(metrics, higher_is_better)
-        record = {"positions": packed_position(saved, share), "metrics": dict(metrics or {}), "rank": rank}
-        self.open()
-        manager = self._open()
-        items = ocp.args.Composite(
-            state=ocp.args.PyTreeSave(_fields(state)),
-            record=ocp.args.JsonSave(record),
-        )
-        try:
-            done = manager.save(step, args=items)
-        except Exception as error:
-            raise CheckpointError(
-                f"checkpoint {step} could not be written to {self.directory}: {error}"
-            ) from error
-        if not done:
-            raise CheckpointError(
-                f"checkpoint {step} was not written: {self.directory} already holds step "
-                f"{manager.latest_step()}; "
-                "resume from it, or give the run a directory of its own"
-            )
-        self._ranks[step] = rank
-        self._pending = step
+    def save_copy(
+        self, step: int, state: TrainState, saved: bytes | None, *, share: DataPartition | None = None
+    ) -> None:
+        """Schedule an emergency copy of `step`; the arguments are those of `save`.
+
+        Raises:
+            ValueError: a position without its share, or no `local_directory`.
+            CheckpointError: an earlier copy failed, or this one could not start.
+        """
+        local = self._local_copies(create=True)
+        if local is None:
+            raise ValueError("local_directory=None: this run keeps no emergency copies")
+        record = {"positions": _positions(saved, share), "metrics": {}, "rank": None}
+        local.save(step, _fields(state), record)
 
     @property
     def writing(self) -> bool:
         """Whether a write is under way."""
-        return self._manager is not None and self._manager.is_saving_in_progress()
+        return self._durable.writing or (self._local is not None and self._local.writing)
 
     def wait(self) -> None:
-        """Wait for the pending write.
+        """Wait for the pending writes.
 
         Raises:
-            CheckpointError: it failed.
+            CheckpointError: one failed.
         """
-        if self._manager is None:
-            return
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            raise self._failure(error) from error
-        self._pending = None
+        self._durable.wait()
+        if self._local is not None:
+            self._local.wait()
 
     def restore(
         self, template: Any = None, step: int | None = None, *, share: DataPartition | None = None
@@ -201,22 +175,20 @@ class Checkpoints:
             FileNotFoundError: there is no such complete checkpoint.
             ValueError: tree, shapes or dtypes differ from the template's (the first five differences are
                 listed), or the position was saved by readers of other shares.
+            DamagedCheckpoint: a file of it is broken.
         """
-        step = self._existing(step)
-        record = self.record(step)
+        store, step = self._existing(step)
+        record, stored, where = store.record(step), store.stored(step), store.path(step)
         if template is None:
             device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            state = self._read(step, jax.tree.map(lambda leaf: _on(leaf, device), self.stored(step)))
+            state = store.read(step, jax.tree.map(lambda leaf: _on(leaf, device), stored))
         elif isinstance(template, TrainState):
-            refuse_differences(differences(_fields(template), self.stored(step)), self.path(step))
-            state = replace(template, **self._read(step, _fields(template)))
+            refuse_differences(differences(_fields(template), stored), where)
+            state = replace(template, **store.read(step, _fields(template)))
         else:
-            stored = self.stored(step)
-            refuse_differences(
-                differences(template, {name: stored.get(name) for name in template}), self.path(step)
-            )
-            state = self._read(step, template)
-        position = None if share is None else position_for(record["positions"], share, self.path(step))
+            refuse_differences(differences(template, {name: stored.get(name) for name in template}), where)
+            state = store.read(step, template)
+        position = None if share is None else position_for(record["positions"], share, where)
         return state, position
 
     def stored(self, step: int | None = None) -> dict[str, Any]:
@@ -225,108 +197,45 @@ class Checkpoints:
         Raises:
             DamagedCheckpoint: a file of it is missing or broken.
         """
-        step = self._existing(step)
-        with self._reads(step):
-            metadata: Any = self._reading().item_metadata(step)[STATE]
-            return dict(metadata.tree)
+        store, step = self._existing(step)
+        return store.stored(step)
 
     def record(self, step: int | None = None) -> dict[str, Any]:
         """What is stored beside the state: `positions` and the `metrics` of the step."""
-        import orbax.checkpoint as ocp
+        store, step = self._existing(step)
+        return store.record(step)
 
-        step = self._existing(step)
-        with self._reads(step):
-            read = self._reading().restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))
-            return dict(read[RECORD])
+    def _local_copies(self, *, create: bool = False) -> StepStore | None:
+        if self._local is None and self._local_directory is not None:
+            self._local = local_store(self._local_directory, self.directory, create=create)
+        return self._local
 
-    def _read(self, step: int, template: Any) -> Any:
-        import orbax.checkpoint as ocp
-
-        arguments = ocp.args.PyTreeRestore(
-            item=template,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(template),
-            partial_restore=True,
-        )
-        with self._reads(step):
-            return self._reading().restore(step, args=ocp.args.Composite(state=arguments))[STATE]
-
-    @contextmanager
-    def _reads(self, step: int) -> Generator[None]:
-        try:
-            yield
-        except (MemoryError, jax.errors.JaxRuntimeError):  # the device's, not the file's
-            raise
-        except Exception as error:
-            earlier = [held for held in scan_steps(self.directory)[0] if held < step]
-            way = f"to go on from step {earlier[-1]}, move it away" if earlier else "no earlier step is there"
-            cause = str(error).partition("See full")[0].strip().splitlines() or [type(error).__name__]
-            raise DamagedCheckpoint(
-                f"{self.path(step)} cannot be read: a file of it is missing or broken; {way} "
-                f"({cause[0][:200]})"
-            ) from error
-
-    def _existing(self, step: int | None) -> int:
-        complete, torn = scan_steps(self.directory)
-        if step is None and complete:
-            return complete[-1]
-        if step in complete:
-            return step
+    def _existing(self, step: int | None) -> tuple[StepStore, int]:
+        wanted = self.latest if step is None else step
+        for store in (self._durable, self._local_copies()):
+            if store is not None and wanted in store.scan()[0]:
+                return store, wanted
+        complete, torn = self._durable.scan()
         which = "checkpoint" if step is None else f"checkpoint {step}"
         have = f"complete: {', '.join(map(str, complete)) or 'none'}"
         broken = f"; incomplete: {', '.join(map(str, torn))}" if torn else ""
         way = "name one of these" if complete else "let the run reach its first one"
         raise FileNotFoundError(f"{self.directory} has no complete {which} ({have}{broken}); {way}")
 
-    def _open(self) -> ocp.CheckpointManager:
-        if self._manager is None:
-            import orbax.checkpoint as ocp
 
-            set_aside(self.directory)
-            options = ocp.CheckpointManagerOptions(
-                preservation_policy=LatestAndBest(self.keep, self._ranks),
-                create=True,
-                cleanup_tmp_directories=True,
-                # A folder that cannot be made must fail here; in the background its writers wait 20 minutes.
-                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-            )
-            self._manager = _manager(self.directory, options)
-            self._ranks.update({step: self.record(step)["rank"] for step in scan_steps(self.directory)[0]})
-        return self._manager
-
-    def _reading(self) -> ocp.CheckpointManager:
-        """The open manager, or one that changes nothing: a reader may look at a run that is being written."""
-        if self._manager is not None:
-            return self._manager
-        if self._reader is None:
-            import orbax.checkpoint as ocp
-
-            with _without_warnings():
-                options = ocp.CheckpointManagerOptions(read_only=True, create=False)
-                self._reader = _manager(self.directory, options)
-        return self._reader
-
-    def _raise_failure(self) -> None:
-        if self._manager is not None:
-            try:
-                self._manager.check_for_errors()
-            except Exception as error:
-                raise self._failure(error) from error
-
-    def _failure(self, error: Exception) -> CheckpointError:
-        step, self._pending = self._pending, None
-        return CheckpointError(f"checkpoint {step} could not be written to {self.directory}: {error}")
+def _complete(store: StepStore) -> tuple[int, ...]:
+    complete, torn = store.scan()
+    for step in torn:
+        warnings.warn(f"{store.path(step)} is no complete checkpoint; it is passed over", stacklevel=3)
+    return complete
 
 
-@contextmanager
-def _without_warnings() -> Generator[None]:
-    """Orbax warns that a directory opened for reading is read only, which is what was asked for."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def _positions(saved: bytes | None, share: DataPartition | None) -> list[dict[str, Any]]:
+    if (saved is None) != (share is None):
+        raise ValueError(
+            "a data position is saved together with the share its reader read; give both or neither"
+        )
+    return packed_position(saved, share)
 
 
 def _fields(state: TrainState) -> dict[str, Any]:
@@ -336,10 +245,3 @@ def _fields(state: TrainState) -> dict[str, Any]:
 
 def _on(leaf: Any, sharding: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _manager(directory: str, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
-    import orbax.checkpoint as ocp
-
-    handlers = {STATE: ocp.PyTreeCheckpointHandler(), RECORD: ocp.JsonCheckpointHandler()}
-    return ocp.CheckpointManager(directory, item_handlers=handlers, options=options)

@@ -130,12 +130,14 @@ class _Loop:
         """
         cleanup.add("waiting for the pending checkpoint", self._saver.wait)
         source = self._data.train(self._share)
-        if self._plan.checkpoint_every is not None and self._saver.keeps and not hasattr(source, "get_state"):
+        periodic = {"checkpoint_every": self._plan.checkpoint_every, "local_every": self._saver.copies_every}
+        asked = {name: every for name, every in periodic.items() if every is not None}
+        if asked and self._saver.keeps and not hasattr(source, "get_state"):
             getattr(source, "close", lambda: None)()
+            name, every = next(iter(asked.items()))
             raise ValueError(
-                f"checkpoint_every={self._plan.checkpoint_every}, and the training data reports no read "
-                "position; "
-                "leave checkpoint_every None for such a stream"
+                f"{name}={every}, and the training data reports no read position; leave {name} None for such "
+                "a stream"
             )
         objective, shares = self._trainer.objective, self._share.count
         self._source = CountedSource(source, lambda batch: shares * objective.count_units(batch))
@@ -202,10 +204,15 @@ class _Loop:
             self._evaluate(self._batches.source_state)
 
     def save_if_due(self) -> None:
-        """Write a checkpoint, except at the end, where one is written after the final evaluation."""
-        every = self._plan.checkpoint_every
-        if every is not None and self.step % every == 0 and self.step != self._plan.steps:
+        """Write what is due, except at the end: there a checkpoint follows the final evaluation."""
+        if self.step == self._plan.steps:
+            return
+        every, copies = self._plan.checkpoint_every, self._saver.copies_every
+        if every is not None and self.step % every == 0:
             self._save()
+        elif copies is not None and self.step % copies == 0:
+            with self._meter.paused():
+                self._saver.copy(self.step, self.state, self._batches.source_state)
 
     def stop_if_asked(self) -> None:
         """Save and stop where a signal asked for it.

@@ -67,6 +67,21 @@ class Saver:
         )
         self._pending = self._saved = step
 
+    @property
+    def copies_every(self) -> int | None:
+        """Steps between emergency copies, or None."""
+        return None if self._checkpoints is None else self._checkpoints.local_every
+
+    def copy(self, step: int, state: TrainState, position: bytes | None) -> None:
+        """Schedule the emergency copy of `step`.
+
+        Raises:
+            CheckpointError: this or an earlier copy failed.
+        """
+        assert self._checkpoints is not None
+        share = None if position is None else self._share
+        self._checkpoints.save_copy(step, without_empty_window(state), position, share=share)
+
     def announce(self) -> None:
         """Announce the pending write where it is done, without waiting for it.
 
@@ -77,13 +92,14 @@ class Saver:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the pending write and announce it.
+        """Wait for the pending writes and announce the checkpoint.
 
         Raises:
             CheckpointError: it failed.
         """
-        if self._checkpoints is None or self._pending is None:
+        if self._checkpoints is None:
             return
         step, self._pending = self._pending, None
         self._checkpoints.wait()
-        self._tracker.checkpointed(self._checkpoints.path(step), step=step)
+        if step is not None:
+            self._tracker.checkpointed(self._checkpoints.path(step), step=step)

@@ -1,0 +1,11 @@
+"""What can go wrong with a checkpoint besides its absence."""
+
+from __future__ import annotations
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written; training must not go on as if it had been."""
+
+
+class DamagedCheckpoint(ValueError):
+    """A complete checkpoint whose files cannot be read."""
