@@ -18,6 +18,7 @@ import numpy as np
 from dew.data.config import Loading
 from dew.data.dataset import BatchIterator, DataPartition, HostBatch, OpenIterator, Pipeline
 from dew.data.position import decode_position, encode_position
+from dew.data.worker_life import end_with_parent
 
 type Records = grain.MapDataset[Any]
 
@@ -221,5 +222,6 @@ def in_workers[T](dataset: grain.IterDataset[T], loading: Loading) -> grain.Iter
     return dataset.mp_prefetch(
         grain.MultiprocessingOptions(
             num_workers=loading.workers, per_worker_buffer_size=loading.worker_buffer
-        )
+        ),
+        worker_init_fn=end_with_parent,
     )
