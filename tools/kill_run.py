@@ -78,6 +78,7 @@ class Tally:
     """What a sweep has seen."""
 
     kills: Counter[str] = field(default_factory=Counter)
+    due: Moment | None = None
     resumed: int = 0
     rounds: int = 0
 
@@ -332,7 +333,7 @@ def one_round(
             alive = False
             child.end()
         else:
-            moment = next(drawn)
+            moment = tally.due = tally.due or next(drawn)  # one that came too late is tried again
             alive = strike(child, moment, before or 0, spans)
         started = next((row for _, row in child.rows() if row["kind"] in ("run", "resumed")), None)
         if started is not None and (started["step"] or None) != before:
@@ -342,6 +343,7 @@ def one_round(
             if child.process.exitcode != 0:
                 raise Broken(f"a run failed with status {child.process.exitcode}; {child.said()}")
             return
+        tally.due = None
         tally.kills[moment.phase] += 1
         told = max((row["step"] for row in journal(folder) if row["kind"] == "checkpoint"), default=0)
         after = committed(folder)

@@ -66,10 +66,10 @@ class Bench:
 
 
 def expect(child: Child, status: int, *words: str) -> None:
-    """See that `child` ends with `status`, without a traceback, after saying `words`."""
-    found, said = child.end(), child.said()
+    """See that `child` ends with `status`, after saying `words`."""
+    found, said = child.end(), child.log.read_text()
     if found != status or not all(word in said for word in words):
-        raise Broken(f"status {found}, where {status} and {words} were expected; {said}")
+        raise Broken(f"status {found}, where {status} and {words} were expected; {child.said()}")
 
 
 def saved_once(child: Child) -> int:
