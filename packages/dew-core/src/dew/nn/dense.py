@@ -9,7 +9,7 @@ from flax.typing import Dtype
 from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
-from dew.nn.sharding import named_axes, split_rows
+from dew.nn.sharding import named_axes
 
 
 def fan_in_normal(gain: float = 1.0) -> Initializer:
@@ -44,6 +44,6 @@ class Dense(nn.Module):
         kernel: jax.Array = self.param(
             "kernel", named_axes(self.kernel_init, *self.axes), (x.shape[-1], self.features), self.param_dtype
         )
-        flat = split_rows(x.reshape(-1, x.shape[-1]).astype(self.dtype))
-        product = split_rows(jnp.dot(flat, kernel.astype(self.dtype), precision=self.precision))
+        flat = x.reshape(-1, x.shape[-1]).astype(self.dtype)
+        product = jnp.dot(flat, kernel.astype(self.dtype), precision=self.precision)
         return product.reshape(*x.shape[:-1], self.features)

@@ -23,6 +23,7 @@ from dew.nn.moe.config import Mixture
 from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
+from dew.nn.sharding import split_rows
 
 type Angles = tuple[jax.Array, jax.Array]
 """Cosines and sines of the rotary angles, [B, T, D / 2] or [1, T, D / 2] each."""
@@ -112,7 +113,7 @@ class SelfAttention(nn.Module):
         return rotate(query, *angles), rotate(key, *angles), value
 
     def _split(self, x: jax.Array) -> jax.Array:
-        return x.reshape(*x.shape[:-1], -1, self.spec.head_dim)
+        return split_rows(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)
 
     def _attention(self) -> Callable[..., jax.Array]:
         return partial(
@@ -125,7 +126,7 @@ class SelfAttention(nn.Module):
         )
 
     def _output(self, mixed: jax.Array) -> jax.Array:
-        return self.o_proj(mixed.reshape(*mixed.shape[:-2], -1))
+        return split_rows(self.o_proj(split_rows(mixed.reshape(*mixed.shape[:-2], -1))))
 
 
 class DecoderLayer(nn.Module):
@@ -157,8 +158,8 @@ class DecoderLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None
     ) -> Float[Array, "B T E"]:
-        x = x + self.self_attn(self.input_layernorm(x), angles, segment_ids)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.self_attn(split_rows(self.input_layernorm(x)), angles, segment_ids)
+        return x + self._feed_forward(x)
 
     def decode(
         self,
@@ -171,4 +172,7 @@ class DecoderLayer(nn.Module):
         """The layer over new tokens, with the earlier ones in `cache`."""
         mixed, cache = self.self_attn.decode(self.input_layernorm(x), angles, positions, valid, cache)
         x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)), cache
+        return x + self._feed_forward(x), cache
+
+    def _feed_forward(self, x: jax.Array) -> jax.Array:
+        return split_rows(self.mlp(split_rows(self.post_attention_layernorm(x))))
