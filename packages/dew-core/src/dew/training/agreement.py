@@ -90,9 +90,9 @@ class BatchAgreement:
         )
 
 
-def described(batch: Any) -> dict[str, str]:
-    """Shape and dtype of every array of a batch, by its path."""
+def described(batch: Any, *, of_rows: bool = False) -> dict[str, str]:
+    """Dtype and shape of every array of a batch, or of each of its rows, by the array's path."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape[of_rows:])}"
         for path, leaf in jax.tree.leaves_with_path(batch)
     }

@@ -146,10 +146,7 @@ def _launched(
             refuse_lost_checkpoints(directory)
         changes = admit(config, directory, resumes=latest is not None)
         if latest is not None and latest >= plan.steps:
-            reached = (
-                f"step {latest} of {plan.steps}" if latest == plan.steps else f"step {latest} is past it"
-            )
-            say(f"{directory} is finished: {reached}. Raise trainer.steps={plan.steps} to train on.")
+            say_finished(directory, latest, plan.steps)
         facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
         trainer.checkpoints, trainer.tracker = checkpoints, reporter(config, directory, facts)
         try:
@@ -168,6 +165,12 @@ def _launched(
             raise
     say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
     return state
+
+
+def say_finished(directory: str, latest: int, steps: int) -> None:
+    """Tell that a run has nothing left to do."""
+    reached = f"step {latest} of {steps}" if latest == steps else f"step {latest} is past it"
+    say(f"{directory} is finished: {reached}. Raise trainer.steps={steps} to train on.")
 
 
 def refuse_lost_checkpoints(directory: str) -> None:

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from dew.data.dataset import BatchIterator, HostBatch
 from dew.objectives.base import Batch
 from dew.training import pool
+from dew.training.agreement import described
 from dew.training.distributed import gather_bytes, place_rows, shard_batch
 from dew.training.mesh import data_partition, replicated, row_shards
 
@@ -35,7 +36,7 @@ def global_batches(source: BatchIterator, mesh: Mesh) -> Iterator[Batch]:
         with pool.waiting("the validation data"):
             rows = next(source, None)
         pool.check()
-        told = json.dumps([share.index, _count(rows), _form(rows)])
+        told = json.dumps([share.index, _count(rows), described(rows, of_rows=True)])
         said = [json.loads(text) for text in pool.exchange("a validation batch", told)]
         counts = {index: count for index, count, _ in said}
         total = sum(counts.values())
@@ -57,8 +58,9 @@ def _gathered(rows: HostBatch | None, index: int, form: dict[str, str]) -> HostB
             shares[int(held["share"])] = fields
     full = [shares[each] for each in sorted(shares) if shares[each]]
     whole: HostBatch = {}
-    for name, described in form.items():
-        dtype = jnp.dtype(described.partition("[")[0])  # a file of arrays forgets the names of some dtypes
+    for name, dtype_and_shape in form.items():
+        # A file of arrays forgets the names of some dtypes.
+        dtype = jnp.dtype(dtype_and_shape.partition("[")[0])
         leaves = [fields[name].view(dtype) for fields in full]
         *folders, last = name.split("/")
         place = whole
@@ -88,16 +90,6 @@ def _leaves(rows: HostBatch) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 def _count(rows: HostBatch | None) -> int:
     sizes = [np.shape(leaf)[0] for leaf in jax.tree.leaves(rows) if np.ndim(leaf)]
     return int(max(sizes, default=0))
-
-
-def _form(rows: HostBatch | None) -> dict[str, str]:
-    """Dtype and shape of a row of every array."""
-    return {
-        jax.tree_util.keystr(
-            path, simple=True, separator="/"
-        ): f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}"
-        for path, leaf in jax.tree.leaves_with_path(rows)
-    }
 
 
 def _agreed(forms: list[dict[str, str]]) -> dict[str, str]:
