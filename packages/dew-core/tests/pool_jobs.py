@@ -64,7 +64,7 @@ def rows(count=RECORDS):
     return {"x": x, "y": x.sum(1), "m": m, "id": np.arange(count, dtype=np.int32)}
 
 
-def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, tracker=None):
+def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, tracker=None, host=()):
     """A trainer that notes the ids of every global batch it consumes."""
 
     def note(params, batch, step):
@@ -76,7 +76,7 @@ def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, t
         optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.05)),
         key=jax.random.key(5),
         mesh=MeshSpec(**(mesh or {})),
-        layout=Layout(min_shard=16, tolerance=1.0),
+        layout=Layout(min_shard=16, tolerance=1.0, host=host),
         accumulation=accumulation,
         checkpoints=None if directory is None else Checkpoints(directory, keep=3),
         tracker=tracker,
@@ -102,6 +102,19 @@ def train(
         "devices": jax.device_count(),
         "processes": jax.process_count(),
     }
+
+
+def rest_elsewhere(*, steps):
+    """Weights after a run with the state on the devices, in host memory, and on other devices."""
+    found = []
+    for host in ((), ("opt_state", "ema"), ("params",)):
+        made = trainer([], mesh={"fsdp": 2}, host=host)
+        if host == ("params",):  # in every process the devices in another order
+            order = sorted(made.mesh.devices.flat, key=lambda each: (each.process_index, -each.id))
+            made.__dict__["state_mesh"] = build_mesh(made.mesh_spec, order)
+        state = made.fit(in_memory(rows(), batch=BATCH, seed=3), steps=steps)
+        found.append([to_host(leaf).tolist() for leaf in jax.tree.leaves(state.params)])
+    return found
 
 
 class Troubled:

@@ -101,3 +101,8 @@ def test_what_process_zero_tells_its_trackers_needs_no_other_process(tmp_path):
     assert zero["events"] == ["checkpointed", "evaluated", "finished", "log", "preview", "started"]
     assert zero["waits"] == [] and one["events"] == []
     assert (tmp_path / "tracking" / "journal.jsonl").exists() and list(tmp_path.rglob("*.png"))
+
+
+def test_states_that_rest_elsewhere_train_the_same_numbers():
+    for device, memory, others in values(pool("rest_elsewhere", 2, steps=4)):
+        assert device == memory == others

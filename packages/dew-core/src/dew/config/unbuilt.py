@@ -11,7 +11,6 @@ UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "trainer.mesh.sequence": ((1,), "split the batch over mesh.fsdp or the data axis"),
     "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),
     "trainer.mesh.replicas": ((1,), "use one group of devices"),
-    "trainer.layout.host": (((),), "keep the train state on the devices"),
     "trainer.layout.host_parameters": (((),), "keep the parameters on the devices"),
 }
 """Dotted field -> the values that work, and what to do instead of the others."""

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from dew.objectives.base import Batch
 from dew.training.compare import differences
 from dew.training.mesh import replicated
+from dew.training.offload import on_device
 from dew.training.placement import accumulation_shardings
 from dew.training.state import Accumulation, TrainState
 from dew.training.step import StepResult
@@ -39,7 +40,7 @@ class CompiledStep:
         self._empty_shape = None if window is None else jax.eval_shape(window.empty, state, batch)
         whole = replicated(mesh)
         out = StepResult(self._filled(self._shardings), whole, whole, whole, whole)  # pyright: ignore[reportArgumentType]
-        self.jitted = jax.jit(step, out_shardings=out)
+        self.jitted = jax.jit(lambda state, given: step(on_device(state), given), out_shardings=out)
 
     def __call__(self, state: TrainState, batch: Batch) -> StepResult:
         with jax.set_mesh(self._mesh):

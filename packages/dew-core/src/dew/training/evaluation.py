@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from dew.artifacts import Artifacts
 from dew.data.dataset import BatchIterator
 from dew.objectives.base import Batch, Metric, Objective, Step
 from dew.training.artifact_trees import disassemble, host_artifacts
+from dew.training.companion import read_on
 from dew.training.state import TrainState
 from dew.training.validation import global_batches
 
@@ -47,6 +47,7 @@ class Evaluator:
             ValueError: the pass has no batch.
             TypeError: a metric finds no artifact of the type it reads.
         """
+        state = read_on(self._mesh, state)
         root = jax.random.fold_in(state.key, EVALUATION_STREAM)
         gathered: list[Any] = [None] * len(self._metrics)
         first: tuple[Batch, Artifacts] | None = None
@@ -70,6 +71,7 @@ class Evaluator:
 
     def preview(self, state: TrainState, batch: Batch, scored: Artifacts) -> Artifacts | None:
         """What the objective shows for `batch`, on the host; its key differs from the scoring keys."""
+        state = read_on(self._mesh, state)
         key = jax.random.fold_in(jax.random.fold_in(state.key, PREVIEW_STREAM), state.step)
         with jax.set_mesh(self._mesh):
             shown = self._objective.preview(state.params, batch, _reading_step(state, key), scored=scored)
@@ -86,10 +88,9 @@ class _Scorer:
         self._traceable = True
 
     def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Artifacts | None:
-        reads = replace(state, opt_state=None, accumulation=None, scale=None)
         if self._traceable:
             try:
-                arrays = self._compiled(reads, batch, key)
+                arrays = self._compiled(state, batch, key)
                 return self._builders[_signature(batch)](arrays)
             except jax.errors.JAXTypeError:
                 self._traceable = False

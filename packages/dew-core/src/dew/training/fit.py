@@ -12,6 +12,7 @@ from dew.objectives.base import Batch, Metric, Objective
 from dew.training import pool, preemption
 from dew.training.agreement import BatchAgreement, agree
 from dew.training.cleanup import Cleanup
+from dew.training.companion import CompanionStep, read_on
 from dew.training.compiled import CompiledStep
 from dew.training.distributed import maximum_across_processes, shard_batch
 from dew.training.evaluation import Evaluator
@@ -137,7 +138,7 @@ class _Loop:
         self._rejections = Rejections(dynamic_scale=trainer.dynamic_scale)
         self._evaluator = Evaluator(trainer.objective, plan.metrics, trainer.mesh)
         self._saver = Saver(trainer.checkpoints, self.tracker, share, plan.metrics)
-        self._compiled: CompiledStep | None = None
+        self._compiled: CompiledStep | CompanionStep | None = None
         self._result: StepResult | None = None
         self._first: Batch | None = None
         self._started = False
@@ -343,6 +344,7 @@ class _Loop:
     def _rolled_out(self, batch: Batch) -> Batch:
         rollout = self._trainer.rollout
         assert rollout is not None
-        step = attempt_step(self.state)
-        key = jax.random.fold_in(jax.random.fold_in(self.state.key, ROLLOUT_STREAM), self.state.step)
-        return shard_batch(rollout(self.state.params, batch, replace(step, key=key)), self._trainer.mesh)
+        state = read_on(self._trainer.mesh, self.state)
+        key = jax.random.fold_in(jax.random.fold_in(state.key, ROLLOUT_STREAM), state.step)
+        step = replace(attempt_step(state), key=key)
+        return shard_batch(rollout(state.params, batch, step), self._trainer.mesh)

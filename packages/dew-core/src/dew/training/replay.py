@@ -7,12 +7,12 @@ and the mutable collections each one read) and pulled back one after another at 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dew.objectives.base import Batch, Objective, Step, merge
+from dew.objectives.base import Aux, Batch, Objective, Step, merge
 from dew.training.microbatch import (
     Attempt,
     added,
@@ -27,6 +27,14 @@ from dew.training.microbatch import (
 )
 from dew.training.state import Accumulation, TrainState
 from dew.training.widths import all_finite, like, widened
+
+
+class ReplayWork(NamedTuple):
+    """One microbatch's statistics and reports, and its rows."""
+
+    stats: Any
+    aux: Aux[Any]
+    batch: Batch
 
 
 class ReplayWindow:
@@ -51,11 +59,15 @@ class ReplayWindow:
             "records": jax.tree.map(lambda leaf: jnp.zeros((self._size, *leaf.shape), leaf.dtype), records),
         }
 
-    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
+    def work(self, state: TrainState, batch: Batch) -> ReplayWork:
+        params, rest = split(state.params)
+        return ReplayWork(*observe(self._objective, params, rest, batch, attempt_step(state)), batch)
+
+    def attempt(self, state: TrainState, work: ReplayWork) -> Attempt:
         held = state.accumulation
         assert held is not None, "a window above one microbatch starts from its empty accumulation"
         params, rest = split(state.params)
-        stats, aux = observe(self._objective, params, rest, batch, attempt_step(state))
+        stats, aux, batch = work
         record = {"batch": pack(batch), "rest": pack(rest), "step": state.step, "microstep": state.microstep}
         slot = state.microstep % self._size
         summed: Accumulation = {

@@ -8,6 +8,7 @@ import jax
 from flax import struct
 
 from dew.objectives.base import Variables, merge
+from dew.training.offload import on_device
 from dew.training.scale import LossScale
 
 type Accumulation = dict[str, Any]
@@ -44,7 +45,7 @@ class TrainState:
 
     @property
     def averaged(self) -> Variables:
-        """`params` with the averaged leaves in place of the live ones.
+        """`params` with the averaged leaves in place of the live ones, in the devices' memory.
 
         Raises:
             ValueError: the run keeps no average.
@@ -53,4 +54,4 @@ class TrainState:
             raise ValueError(
                 "this run keeps no moving average; read `params`, or give the objective an EMASpec"
             )
-        return merge(self.params, self.ema)
+        return merge(self.params, on_device(self.ema))

@@ -47,9 +47,21 @@ def window_step(
     objective: Objective[Any, Any], optimizer: optax.GradientTransformation, window: Window, size: int
 ) -> Callable[[TrainState, Batch], StepResult]:
     """The step of a run that accumulates `size` microbatches in `window`."""
+    settled = settled_step(objective, optimizer, window, size)
 
     def step(state: TrainState, batch: Batch) -> StepResult:
-        attempt = window.attempt(state, batch)
+        return settled(state, window.work(state, batch))
+
+    return step
+
+
+def settled_step(
+    objective: Objective[Any, Any], optimizer: optax.GradientTransformation, window: Window, size: int
+) -> Callable[[TrainState, Any], StepResult]:
+    """The part of `window_step` after the model's passes, from their results to the next state."""
+
+    def step(state: TrainState, work: Any) -> StepResult:
+        attempt = window.attempt(state, work)
         full = True if size == 1 else state.microstep % size == size - 1
         moved, accepted = settle(objective, optimizer, state, attempt, full)
         accumulation = state.accumulation

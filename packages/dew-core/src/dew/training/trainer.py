@@ -16,15 +16,17 @@ from dew.objectives.base import Batch, Metric, Objective, Step, Variables
 from dew.telemetry.config import ProfileWindow
 from dew.telemetry.tracker import Tracker
 from dew.training.checkpoints import Checkpoints
+from dew.training.companion import CompanionStep, companion
 from dew.training.compiled import CompiledStep
 from dew.training.config import Layout, MeshSpec
 from dew.training.fit import FitPlan, run_fit
 from dew.training.layout import unboxed
 from dew.training.mesh import build_mesh, data_partition
+from dew.training.offload import offloaded
 from dew.training.placement import accumulation_shardings, create_state, described, state_shardings
 from dew.training.state import TrainState
-from dew.training.step import StepFactory, custom_step, window_step
-from dew.training.window import choose_window
+from dew.training.step import StepFactory, custom_step, settled_step, window_step
+from dew.training.window import Window, choose_window
 
 
 class Rollout(Protocol):
@@ -56,8 +58,9 @@ class Trainer:
 
     Raises:
         TypeError: `key` is no typed scalar key.
-        ValueError: `accumulation` below 1.
-        NotImplementedError: a mesh with pipeline stages or a sequence axis, or a layout with host memory.
+        ValueError: `accumulation` below 1, or `layout.host` names `params` beside a step factory, which owns
+            its optimizer.
+        NotImplementedError: a mesh with pipeline stages or a sequence axis.
     """
 
     def __init__(
@@ -82,7 +85,12 @@ class Trainer:
             raise TypeError(f"key={key!r} must be one typed key; make it with jax.random.key(seed)")
         if accumulation < 1:
             raise ValueError(f"accumulation={accumulation} must be at least 1")
-        _refuse_unbuilt(mesh, layout)
+        _refuse_unbuilt(mesh)
+        if step is not None and "params" in layout.host:
+            raise ValueError(
+                f"layout.host={layout.host!r} runs the optimizer on the CPU, and a step factory runs its own "
+                "where it likes; name opt_state and ema, or leave the step to the trainer"
+            )
         self.objective = objective
         self.optimizer = optimizer
         self.key = key
@@ -107,6 +115,15 @@ class Trainer:
         return build_mesh(self.mesh_spec)
 
     @cached_property
+    def state_mesh(self) -> Mesh:
+        """Where the state lives between steps: `mesh`, or the CPU devices beside it.
+
+        Raises:
+            ValueError: `layout.host` names `params`, and a process has not one CPU device an accelerator.
+        """
+        return companion(self.mesh) if "params" in self.layout.host else self.mesh
+
+    @cached_property
     def described(self) -> tuple[TrainState, TrainState]:
         """Shapes and shardings of the state, known without computing or storing anything.
 
@@ -115,9 +132,11 @@ class Trainer:
                 much replicated.
         """
         boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
-        shardings = state_shardings(boxed, self.mesh, self.layout)
+        shardings = state_shardings(boxed, self.state_mesh, self.layout)
         abstract = replace(boxed, params=unboxed(boxed.params))
         self.layout.check(boxed.params["params"], shardings.params["params"], self.mesh)
+        if "params" not in self.layout.host:
+            shardings = offloaded(shardings, abstract, self.layout.host)
         return abstract, shardings
 
     def initial_state(self) -> TrainState:
@@ -139,19 +158,24 @@ class Trainer:
             state, position = self._restored(self.checkpoints, abstract, shardings)
             return state, shardings, position
         create = jax.jit(self._create_unboxed, out_shardings=shardings)
-        with jax.set_mesh(self.mesh):
+        with jax.set_mesh(self.state_mesh):
             return create(self.objective.initializer, self.key), shardings, None
 
-    def compile(self, state: TrainState, batch: Batch) -> CompiledStep:
+    def compile(self, state: TrainState, batch: Batch) -> CompiledStep | CompanionStep:
         """The step for states and batches like these: `compiled(state, batch)` returns a `StepResult`.
 
         Nothing is donated, since retained microbatches and pending checkpoints may own the buffers.
+
+        Raises:
+            ValueError: `layout.host` names `params`, and the window replays its microbatches.
         """
         if self._step is not None:
             body = self._step(self.objective, self.optimizer)
             return CompiledStep(custom_step(body), None, state, batch, self.mesh)
         with jax.set_mesh(self.mesh):
             window = choose_window(self.objective, self.accumulation, state, batch)
+            if "params" in self.layout.host:
+                return self._beside(window, state, batch)
             step = window_step(self.objective, self.optimizer, window, self.accumulation)
             held = None if self.accumulation == 1 else window
             return CompiledStep(step, held, state, batch, self.mesh)
@@ -195,6 +219,12 @@ class Trainer:
         plan.check(self.objective, data)
         return run_fit(self, data, plan, data_partition(self.mesh))
 
+    def _beside(self, window: Window, state: TrainState, batch: Batch) -> CompanionStep:
+        step = settled_step(self.objective, self.optimizer, window, self.accumulation)
+        return CompanionStep(
+            step, window, self.accumulation, state, batch, mesh=self.mesh, beside=self.state_mesh
+        )
+
     def _create(self, initializer: Any, key: jax.Array) -> TrainState:
         return create_state(
             initializer,
@@ -216,7 +246,9 @@ class Trainer:
         partial: Any = checkpoints.stored(step).get("accumulation")
         if partial is not None:
             abstract = replace(abstract, accumulation=partial)
-            shardings = replace(shardings, accumulation=accumulation_shardings(partial, shardings, self.mesh))
+            shardings = replace(
+                shardings, accumulation=accumulation_shardings(partial, shardings, self.state_mesh)
+            )
         template = described(abstract, shardings)
         state, position = checkpoints.restore(template, step, share=data_partition(self.mesh))
         if int(state.window_size) != self.accumulation and self._step is None:
@@ -227,12 +259,8 @@ class Trainer:
         return state, position
 
 
-def _refuse_unbuilt(mesh: MeshSpec, layout: Layout) -> None:
+def _refuse_unbuilt(mesh: MeshSpec) -> None:
     for name in ("stage", "sequence"):
         size = getattr(mesh, name)
         if size > 1:
             raise NotImplementedError(f"mesh.{name}={size}: this axis is not built yet; use 1")
-    if layout.host:
-        raise NotImplementedError(
-            f"layout.host={layout.host!r}: host memory is not built yet; leave it empty"
-        )

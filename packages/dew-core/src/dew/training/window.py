@@ -7,12 +7,12 @@ once.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from dew.objectives.base import Batch, Mean, Objective, mean_loss
+from dew.objectives.base import Aux, Batch, Mean, Objective, mean_loss
 from dew.training.microbatch import (
     Attempt,
     added,
@@ -31,14 +31,22 @@ from dew.training.widths import all_finite, like, widened
 
 
 class Window(Protocol):
-    """How the microbatches of one update come together. Both methods are traced."""
+    """How the microbatches of one update come together. All methods are traced.
+
+    `work` holds the model's passes and `attempt` little arithmetic over its results, so that the two may run
+    on different devices.
+    """
 
     def empty(self, state: TrainState, batch: Batch) -> Accumulation | None:
         """The accumulation of a window without microbatches."""
         ...
 
-    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
-        """Add `batch` to the window of `state`."""
+    def work(self, state: TrainState, batch: Batch) -> Any:
+        """What the model's passes over `batch` yield; reads neither `opt_state` nor `accumulation`."""
+        ...
+
+    def attempt(self, state: TrainState, work: Any) -> Attempt:
+        """Add the microbatch behind `work` to the window of `state`."""
         ...
 
 
@@ -46,13 +54,24 @@ def choose_window(objective: Objective[Any, Any], size: int, state: TrainState, 
     """The window for this objective's statistics, found by tracing its loss once."""
     if size == 1:
         return SingleWindow(objective)
-    params, rest = split(state.params)
-    stats, aux = jax.eval_shape(
-        lambda p, r, b: observe(objective, p, r, b, attempt_step(state)), params, rest, batch
-    )
+
+    def observed(state: TrainState, batch: Batch) -> Any:
+        return observe(objective, *split(state.params), batch, attempt_step(state))
+
+    stats, aux = jax.eval_shape(observed, state, batch)
     if shares_a_mean(objective, stats):
         return MeanWindow(objective, aux.effects)
     return ReplayWindow(objective, size, stats, aux.effects)
+
+
+class SingleWork(NamedTuple):
+    """One microbatch's finalized gradient, loss, support, finiteness of the statistics, and reports."""
+
+    gradient: Any
+    value: jax.Array
+    active: jax.Array
+    finite: jax.Array
+    aux: Aux[Any]
 
 
 class SingleWindow:
@@ -64,7 +83,7 @@ class SingleWindow:
     def empty(self, state: TrainState, batch: Batch) -> Accumulation | None:
         return None
 
-    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
+    def work(self, state: TrainState, batch: Batch) -> SingleWork:
         params, rest = split(state.params)
         step = attempt_step(state)
         factor = loss_factor(state.scale)
@@ -78,16 +97,29 @@ class SingleWindow:
         gradient, (value, active, finite, aux) = jax.grad(scaled, has_aux=True)(params)
         if state.scale is not None:
             gradient = like(jax.tree.map(lambda leaf: leaf / factor, widened(gradient)), gradient)
+        return SingleWork(gradient, value, active, finite, aux)
+
+    def attempt(self, state: TrainState, work: SingleWork) -> Attempt:
+        finite_loss = jnp.isfinite(work.value)
         return Attempt(
-            value=value,
-            active=active,
-            finite=finite & jnp.isfinite(value),
-            finite_loss=jnp.isfinite(value),
-            aux=aux,
-            gradient=lambda: gradient,
-            effects=aux.effects,
+            value=work.value,
+            active=work.active,
+            finite=work.finite & finite_loss,
+            finite_loss=finite_loss,
+            aux=work.aux,
+            gradient=lambda: work.gradient,
+            effects=work.aux.effects,
             accumulation=None,
         )
+
+
+class MeanWork(NamedTuple):
+    """One microbatch's gradient of its total in working precision, the total, its mass, and reports."""
+
+    gradient: Any
+    total: jax.Array
+    mass: jax.Array
+    aux: Aux[Any]
 
 
 class MeanWindow:
@@ -104,9 +136,7 @@ class MeanWindow:
         effects = widened(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._effects))
         return {"gradient": zeros, "total": scalar, "mass": scalar, "effects": pack(effects)}
 
-    def attempt(self, state: TrainState, batch: Batch) -> Attempt:
-        held = state.accumulation
-        assert held is not None, "a window above one microbatch starts from its empty accumulation"
+    def work(self, state: TrainState, batch: Batch) -> MeanWork:
         params, rest = split(state.params)
         step = attempt_step(state)
 
@@ -122,22 +152,28 @@ class MeanWindow:
         gradient = widened(pulled)
         if state.scale is not None:
             gradient = jax.tree.map(lambda leaf: leaf * (unit / factor), gradient)
+        return MeanWork(gradient, total, mass, aux)
+
+    def attempt(self, state: TrainState, work: MeanWork) -> Attempt:
+        held = state.accumulation
+        assert held is not None, "a window above one microbatch starts from its empty accumulation"
+        params, _ = split(state.params)
         summed: Accumulation = {
-            "gradient": added(held["gradient"], gradient),
-            "total": held["total"] + total,
-            "mass": held["mass"] + mass,
-            "effects": added(held["effects"], pack(aux.effects)),
+            "gradient": added(held["gradient"], work.gradient),
+            "total": held["total"] + work.total,
+            "mass": held["mass"] + work.mass,
+            "effects": added(held["effects"], pack(work.aux.effects)),
         }
         value, active = mean_loss(Mean(summed["total"], summed["mass"]))
         return Attempt(
             value=value,
             active=active,
-            finite=all_finite((gradient, total, mass)),
+            finite=all_finite((work.gradient, work.total, work.mass)),
             finite_loss=jnp.isfinite(value),
-            aux=aux,
+            aux=work.aux,
             gradient=lambda: like(
                 jax.tree.map(lambda leaf: leaf / summed["mass"], summed["gradient"]), params
             ),
-            effects=unpack(summed["effects"], aux.effects),
+            effects=unpack(summed["effects"], work.aux.effects),
             accumulation=summed,
         )
