@@ -178,15 +178,15 @@ def test_the_step_computes_on_nothing_that_rests_in_host_memory(toys):
     assert spaces == {jax.memory.Space.Device}
 
 
-def test_an_average_that_the_loss_does_not_read_is_not_copied(toys):
-    objective = toys.Regression(ema=EMASpec(lambda updates: 0.5))
+def test_weights_and_key_are_copied_and_an_average_that_nobody_reads_is_not(toys, monkeypatch):
+    copied = []
+    monkeypatch.setattr("dew.training.companion.moved", lambda tree, mesh: copied.append(tree) or tree)
+    objective = toys.Regression(ema=EMASpec(lambda updates: 0.5), noise=0.1)
     trainer = Trainer(objective, optax.sgd(0.1), key=jax.random.key(0), layout=Layout(host=("params",)))
     state, _, _ = trainer.place()
-    with pytest.raises(RuntimeError, match="deleted"):
-        jax.tree.map(lambda leaf: leaf.delete(), state.ema)
-        np.asarray(state.ema["params"]["w"])
-    step = trainer.compile(trainer.place()[0], shard_batch(rows(8), trainer.mesh))
-    step.work(state, shard_batch(rows(8), trainer.mesh))
+    batch = shard_batch(rows(8), trainer.mesh)
+    trainer.compile(state, batch)(state, batch)
+    assert len(jax.tree.leaves(copied[0])) == len(["w", "key", "step"])
 
 
 def test_a_window_that_replays_its_passes_is_refused_with_the_way_out(toys):
