@@ -1,6 +1,6 @@
 """What a checkpoint costs: how long `save` blocks, until it is durable, its bytes, and a restore.
 
-Beside each stands the plainest way to do it: the same arrays written by `numpy.save`, made durable, read back.
+Beside each stands the plainest way to do it: the same arrays written by `numpy.save`, made durable, read.
 The two take turns. Every float is drawn at random: storage compresses, and zeros would flatter it.
 
     uv run python benchmarks/checkpoint_cost.py [--rounds 7] [--width 1024]
