@@ -289,6 +289,9 @@ DATASETS = {
     "oxford_flowers102": DatasetExample(fields={"image_size": 4}, files=flower_files),
     "text": DatasetExample(fields={"seq_len": 8}, files=text_file),
     "token_windows": DatasetExample(fields={"seq_len": 8, "dtype": "uint8"}, files=id_files),
+    "packed_tokens": DatasetExample(
+        fields={"seq_len": 8, "dtype": "uint8", "document_end": 6}, files=id_files
+    ),
     "last_digit": DatasetExample(tokenize=byte_tokenizer),
     "sum_pairs": DatasetExample(fields={"rejections": 1}, tokenize=byte_tokenizer),
 }

@@ -16,6 +16,7 @@ __getattr__, __dir__ = lazy(
         "MNIST5k": "dew.data.images:dew-core",
         "OxfordFlowers": "dew.data.images:dew-core",
         "Textures": "dew.data.images:dew-core",
+        "PackedTokens": "dew.data.tokens:dew-lm",
         "TokenBytes": "dew.data.tokens:dew-lm",
         "TokenSource": "dew.data.tokens:dew-lm",
         "TokenWindows": "dew.data.tokens:dew-lm",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dew.data.images import Textures as Textures
     from dew.data.text import ByteTokenizer as ByteTokenizer
     from dew.data.text import HFTokenizer as HFTokenizer
+    from dew.data.tokens import PackedTokens as PackedTokens
     from dew.data.tokens import TokenBytes as TokenBytes
     from dew.data.tokens import TokenSource as TokenSource
     from dew.data.tokens import TokenWindows as TokenWindows

@@ -239,7 +239,7 @@ class LMRunConfig(RunConfig):
         if not isinstance(length, int):
             raise ValueError(
                 f"data={type(self.data).__name__} has no seq_len; a language model trains on token windows: "
-                "use data:text or data:token-windows"
+                "use data:text, data:token-windows or data:packed-tokens"
             )
         return length
 
