@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_an_epoch_predicts_every_id_of_every_document_but_its_first_once(tmp_pat
     data = PackedTokens(path=str(tmp_path), seq_len=11).load(batch=1)
     with_reader = data.train(DataPartition())
     rows = [{name: leaf[0] for name, leaf in next(with_reader).items()} for _ in range(data.records)]
-    expected = [pair for document in held for pair in zip(document[:-1], document[1:], strict=True)]
+    expected = [pair for document in held for pair in pairwise(document)]
     assert sorted(predictions(rows)) == sorted(expected)
 
 
