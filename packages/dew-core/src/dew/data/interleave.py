@@ -52,8 +52,8 @@ class Interleaved:
     def __len__(self) -> int:
         return sys.maxsize
 
-    def __getitem__(self, number: int) -> Any:
-        source, record = source_at(number, self._odds)
+    def __getitem__(self, index: int) -> Any:
+        source, record = source_at(index, self._odds)
         return self._sources[source][record]
 
     def __repr__(self) -> str:

@@ -48,7 +48,7 @@ def _completed(item: object) -> object:
     from dew.registry import registry_of
 
     if not isinstance(item, Mapping):
-        return cast("object", item)
+        return item
     record = dict(cast("Mapping[str, Any]", item))
     data: object = record.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("name"), str):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from dew.data.records import Records
 from dew.data.tokens.corpus import TokenCorpus
 from dew.data.tokens.packing import PackingPlan
-from dew.data.tokens.source import TokenSource
+from dew.data.tokens.source import TokenSource, require_vocabulary
 from dew.data.tokens.windows import spread
 
 PADDING = 0
@@ -54,12 +54,7 @@ class PackedRows:
             segments[place] = document
             positions[place] = np.arange(length)
             at += length
-        if self._vocab_size is not None and int(text.max()) >= self._vocab_size:
-            raise ValueError(
-                f"{self._source!r} holds the id {int(text.max())} in packed row {index}, and the run's "
-                f"tokenizer has ids 0 to {self._vocab_size - 1}; name the tokenizer that wrote the ids, and "
-                "check data.dtype"
-            )
+        require_vocabulary(text, self._vocab_size, f"{self._source!r}", f"packed row {index}")
         return {"text": text, "text_segment_ids": segments, "text_positions": positions}
 
     def __repr__(self) -> str:
