@@ -16,6 +16,8 @@ from flax.traverse_util import flatten_dict
 
 from dew.artifacts import ImageGrid, TokenScores
 from dew.config import RunConfig
+from dew.data import TokenWindows
+from dew.data.mixture import Part
 from dew.lora import LoRA, adapted, factors_of, merged
 from dew.objectives.base import Step
 from dew.plugins.known import DISTRIBUTIONS
@@ -275,6 +277,12 @@ def id_files(folder: Path) -> Mapping[str, Any]:
     return {"path": str(folder)}
 
 
+def mixed_files(folder: Path) -> Mapping[str, Any]:
+    fields = {"seq_len": 8, "dtype": "uint8", **id_files(folder)}
+    parts = (Part(data=TokenWindows(**fields), weight=3.0), Part(data=TokenWindows(**fields, seed=1)))
+    return {"parts": parts}
+
+
 def byte_tokenizer() -> object:
     from dew.data.text import ByteTokenizer
 
@@ -289,6 +297,10 @@ DATASETS = {
     "oxford_flowers102": DatasetExample(fields={"image_size": 4}, files=flower_files),
     "text": DatasetExample(fields={"seq_len": 8}, files=text_file),
     "token_windows": DatasetExample(fields={"seq_len": 8, "dtype": "uint8"}, files=id_files),
+    "packed_tokens": DatasetExample(
+        fields={"seq_len": 8, "dtype": "uint8", "document_end": 6}, files=id_files
+    ),
+    "mixture": DatasetExample(files=mixed_files),
     "last_digit": DatasetExample(tokenize=byte_tokenizer),
     "sum_pairs": DatasetExample(fields={"rejections": 1}, tokenize=byte_tokenizer),
 }

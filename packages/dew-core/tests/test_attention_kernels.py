@@ -131,3 +131,39 @@ def test_deterministic_operations_rule_out_cudnn(monkeypatch):
     assert resolve_kernel("auto", GPU) == "xla"
     with pytest.raises(ValueError, match="deterministic"):
         resolve_kernel("cudnn", GPU)
+
+
+LENGTHS = (70, 50, 20)
+"""Two documents of a row and the padding behind them; the first spans two tiles."""
+
+
+def packed(implementation: str, window: int | None, length: int = sum(LENGTHS)) -> dict[str, object]:
+    segments = jnp.repeat(jnp.asarray([1, 2, 0]), jnp.asarray(LENGTHS))[None].repeat(2, 0)[:, :length]
+    ids = {"query_segment_ids": segments, "key_segment_ids": segments}
+    return {"implementation": implementation, "causal": True, "window": window, **ids}
+
+
+@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize("implementation", ["reference", "xla", "auto"])
+def test_a_document_in_a_packed_row_gets_what_it_gets_alone(implementation, window):
+    inputs = operands(sum(LENGTHS))[:3]
+    together = attend(*inputs, **packed(implementation, window))
+    for start, stop in ((0, 70), (70, 120)):
+        piece = [leaf[:, start:stop] for leaf in inputs]
+        alone = attend(*piece, implementation="reference", causal=True, window=window)
+        np.testing.assert_allclose(together[:, start:stop], alone, atol=2e-6)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "xla", "auto"])
+def test_no_document_of_a_packed_row_reaches_another_by_exactly_nothing(implementation):
+    query, key, value = operands(sum(LENGTHS))[:3]
+    options = packed(implementation, None)
+
+    def second(key: jax.Array, value: jax.Array) -> jax.Array:
+        return attend(query, key, value, **options)[:, 70:120]
+
+    output, pull = jax.vjp(second, key, value)
+    for gradient in pull(jnp.ones_like(output)):
+        assert not np.asarray(gradient[:, :70]).any() and not np.asarray(gradient[:, 120:]).any()
+    edited = [leaf.at[:, :70].add(3.0) for leaf in (key, value)]
+    np.testing.assert_array_equal(output, second(*edited))

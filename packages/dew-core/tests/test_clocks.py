@@ -111,18 +111,44 @@ def test_average_that_selects_nothing_is_refused(toys):
         Trainer(toys.Linear(ema=spec), optax.sgd(1.0), key=KEY).initial_state()
 
 
-def test_overflow_at_the_third_update_moves_the_attempted_clock_alone(toys):
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_forced_overflow_at_attempt_3_leaves_schedule_count_ema_weight_decay_and_effects_untouched(
+    toys, accumulation
+):
+    """The rate falls with each update, and decay pulls on a weight whose gradient is 0: both would show."""
+
+    class Counting(toys.Linear):
+        def init(self, key, variables=None):
+            held = super().init(key)
+            return {"params": {**held["params"], "idle": jnp.ones(())}, "seen": {"commits": jnp.zeros(())}}
+
+        def loss(self, params, batch, step):
+            stats, aux = super().loss(params, batch, step)
+            return stats, aux.replace(effects={"seen": {"rows": jnp.sum(batch["m"])}})
+
+        def apply_effects(self, variables, effects):
+            return {"seen": {"commits": variables["seen"]["commits"] + effects["seen"]["rows"]}}
+
     rate = optax.linear_schedule(1.0, 0.0, 10)
     optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.scale_by_learning_rate(rate))
-    spec = EMASpec(lambda n: 0.5)
-    trainer = Trainer(toys.Linear(ema=spec, start=1.0), optimizer, key=KEY, dynamic_scale=True)
-    first, second, third, fourth = attempts(trainer, [row(1), row(1), row(np.inf), row(1)])
-    assert [bool(r.accepted) for r in (first, second, third, fourth)] == [True, True, False, True]
-    before, after = second.state, third.state
-    for name in ("microstep", "updates", "params", "opt_state", "ema"):
+    objective = Counting(ema=EMASpec(lambda n: 0.5, under("params")), start=1.0)
+    options = {"key": KEY, "dynamic_scale": True, "accumulation": accumulation}
+    data = [row(1), row(1), row(np.inf), row(1), row(1)]
+    overflown = attempts(Trainer(objective, optimizer, **options), data)
+    without = attempts(Trainer(objective, optimizer, **options), [row(1)] * 4)
+    before, after = overflown[1].state, overflown[2].state
+    assert [bool(result.accepted) for result in overflown] == [True, True, False, True, True]
+    for name in ("microstep", "updates", "params", "opt_state", "ema", "accumulation"):
         jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(after, name))
-    assert (int(after.step), int(fourth.state.updates)) == (3, 3)
-    assert [float(r.state.scale.value) / INITIAL for r in (second, third, fourth)] == [1, 0.5, 0.5]
+    assert [int(result.state.step) for result in overflown] == [1, 2, 3, 4, 5]
+    assert [float(result.state.scale.value) / INITIAL for result in overflown] == [1, 1, 0.5, 0.5, 0.5]
+    for name in ("updates", "params", "opt_state", "ema"):
+        one, other = getattr(overflown[-1].state, name), getattr(without[-1].state, name)
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    commits = 4 // accumulation
+    idle = np.prod([1 - 0.1 * (1 - 0.1 * update) for update in range(commits)])
+    assert float(overflown[-1].state.params["params"]["idle"]) == pytest.approx(idle, rel=1e-6)
+    assert float(overflown[-1].state.params["seen"]["commits"]) == 4
 
 
 def test_rejection_keeps_the_accepted_prefix_of_the_window(toys):

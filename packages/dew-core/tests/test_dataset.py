@@ -6,7 +6,7 @@ import grain
 import numpy as np
 import pytest
 
-from dew.data import DataPartition, Dataset, Loading, Ramp
+from dew.data import DataPartition, Dataset, Loading
 from dew.data.position import decode_position, encode_position
 
 INLINE = Loading(workers=0, threads=0)
@@ -180,11 +180,6 @@ def test_epochs_need_a_whole_batch_of_known_records(records, message):
     data = Dataset(train=lambda _: iter(()), val=None, records=records, batch=4)
     with pytest.raises(ValueError, match=message):
         data.epoch_steps()
-
-
-def test_a_ramp_is_refused_by_name():
-    with pytest.raises(ValueError, match="ramp"):
-        Dataset(train=lambda _: iter(()), val=None, records=1, batch=1, ramp=Ramp(1, 1, 10))
 
 
 @pytest.mark.parametrize("fields", [{"index": 2, "count": 2}, {"count": 0}, {"index": -1}])

@@ -17,7 +17,7 @@ import pytest
 import dew.plugins.loader as loader
 from dew.cli.errors import is_mistake
 from dew.config import OptimConfig, RunConfig, TrainerConfig
-from dew.data.config import DatasetSpec, Loading
+from dew.data.config import DatasetSpec, Loading, Ramp
 from dew.data.dataset import Dataset
 from dew.plugins import Component
 from dew.telemetry import ProfileWindow
@@ -317,3 +317,35 @@ def test_the_closing_hint_shows_a_word_only_where_a_task_needs_one():
 
     assert needed_words(Needs) == ['"..."']
     assert needed_words(Draws) == needed_words(object) == []
+
+
+def test_a_ramp_of_the_configuration_grows_the_batch_and_keeps_the_schedules_length(tmp_path, toys):
+    run = config(tmp_path, steps=None, epochs=2, batch_ramp=Ramp(4, 4, 8), log_every=1, checkpoint_every=3)
+    seen = []
+
+    def note(params, batch, step):
+        seen.append(len(batch["y"]))
+        return batch
+
+    state = train(run, toys, rollout=note)
+    assert seen == [4, 4] + [8] * 9 and int(state.updates) == 11  # 80 records: 2 of 4, 9 of 8
+    assert RunConfig.load(str(tmp_path / "a")).trainer.batch_ramp == Ramp(4, 4, 8)
+
+
+def test_another_ramp_is_refused_where_a_run_goes_on(tmp_path, toys):
+    train(config(tmp_path, batch_ramp=Ramp(4, 4, 8)), toys)
+    with pytest.raises(ValueError, match=r"trainer\.batch_ramp\.records was 8, now 16"):
+        train(config(tmp_path, steps=8, batch_ramp=Ramp(4, 4, 16)), toys)
+
+
+def test_the_loaders_concurrency_may_change_on_resume(tmp_path, toys):
+    train(config(tmp_path), toys)
+    run = config(tmp_path, steps=8)
+    run = dataclasses.replace(run, data=Rows(loading=Loading(workers=0, threads=2)))
+    assert int(train(run, toys).step) == 8
+
+
+def test_a_ramp_of_the_dataset_alone_is_refused(tmp_path, toys):
+    run = config(tmp_path)
+    with pytest.raises(ValueError, match=r"opened with ramp=.* and trainer\.batch_ramp=None"):
+        run.train(toys.Regression(), run.data.load(batch=8).ramped(Ramp(4, 4, 8)), name="a")

@@ -60,6 +60,11 @@ def test_no_pool_goes_on_alone_unless_one_is_required():
     assert "trainer.multi_host=True, but nothing describes a pool" in run("join_processes(True)")
 
 
+def test_a_pool_that_can_no_longer_be_joined_is_not_left_out_silently():
+    told = run("jax.devices(); join_processes(None)", JAX_COORDINATOR_ADDRESS="127.0.0.1:1")
+    assert "JAX_COORDINATOR_ADDRESS=127.0.0.1:1 names a pool of processes, and JAX has opened" in told
+
+
 def test_two_processes_join_the_pool_the_environment_describes():
     """A pool as Open MPI describes it, with the coordinator's port set by hand."""
     import socket

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
+from dew.nn.moe.config import Mixture
 from dew.nn.sharding import unboxed
 
 SMALL = {
@@ -162,9 +163,12 @@ def states(model, variables, tokens, **kwargs):
     return compiled(model, "hidden_states")(variables, tokens, **kwargs)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_packed_document_equals_the_document_alone(variant):
-    model, variables = build(**VARIANTS[variant])
+EXPERTS = {"mixture": Mixture(num_experts=4, top_k=2)}
+
+
+@pytest.mark.parametrize("fields", [*VARIANTS.values(), EXPERTS], ids=[*VARIANTS, "experts"])
+def test_a_packed_document_equals_the_document_alone(fields):
+    model, variables = build(**fields)
     first, second = TOKENS[0][:5], TOKENS[1]
     together = states(model, variables, **packed(first, second))[:, 5:]
     np.testing.assert_allclose(together, states(model, variables, second[None]), atol=1e-5, rtol=1e-5)
@@ -178,6 +182,14 @@ def test_another_first_document_changes_the_second_by_exactly_nothing(variant):
     after = states(model, variables, **packed((first + 1) % 31, second))
     assert np.abs(before - after)[:, :5].max() > 0.1
     np.testing.assert_array_equal(before[:, 5:], after[:, 5:])
+
+
+def test_another_first_document_moves_the_second_by_the_experts_rounding_alone():
+    model, variables = build(**EXPERTS)
+    first, second = TOKENS[0][:5], TOKENS[1]
+    before = states(model, variables, **packed(first, second))
+    after = states(model, variables, **packed((first + 1) % 31, second))
+    np.testing.assert_allclose(before[:, 5:], after[:, 5:], atol=2e-6, rtol=0)
 
 
 def test_a_window_of_three_sees_the_token_two_back_and_not_the_one_before():

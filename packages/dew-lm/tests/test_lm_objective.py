@@ -83,7 +83,7 @@ def test_a_batch_without_a_counted_target_has_no_data_and_no_gradient():
 def packed_batch():
     """Documents of 5 and 4 tokens in one row, then three tokens of padding."""
     tokens = np.concatenate([TOKENS[0, :5], TOKENS[1, :4], np.zeros(3, np.int32)])[None]
-    segments = np.repeat([1, 2, 3], [5, 4, 3])[None]
+    segments = np.repeat([1, 2, 0], [5, 4, 3])[None]
     positions = np.concatenate([np.arange(5), np.arange(4), np.arange(3)])[None]
     return {"text": tokens, "text_segment_ids": segments, "text_positions": positions}
 
@@ -96,25 +96,36 @@ def padded_batch():
 
 def test_the_last_token_of_a_document_does_not_predict_the_next_document():
     batch = packed_batch()
-    scores = objective(pad_id=0).token_scores(
+    scores = objective().token_scores(
         VARIABLES, batch["text"], segment_ids=batch["text_segment_ids"], positions=batch["text_positions"]
     )
     assert scores.weights.tolist() == [[1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0]]
 
 
 def test_packed_and_padded_rows_train_the_same():
-    def loss(variables, batch):
-        stats, _ = jax.jit(objective(pad_id=0).loss)(variables, batch, STEP)
-        return stats.total, stats.mass
+    def trained(batch, pad_id):
+        def loss(variables):
+            stats, _ = objective(pad_id=pad_id, z_loss=0.1).loss(variables, batch, STEP)
+            return stats.total, stats.mass
 
-    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    (packed, packed_mass), packed_gradient = gradient(VARIABLES, packed_batch())
-    (padded, padded_mass), padded_gradient = gradient(VARIABLES, padded_batch())
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(VARIABLES)
+
+    (packed, packed_mass), packed_gradient = trained(packed_batch(), None)
+    (padded, padded_mass), padded_gradient = trained(padded_batch(), 0)
     assert float(packed_mass) == float(padded_mass) == 4 + 3
     assert float(packed) == pytest.approx(float(padded), rel=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), packed_gradient, padded_gradient
     )
+
+
+def test_a_packed_row_scores_every_document_as_it_scores_it_alone():
+    batch = packed_batch()
+    scores = objective().token_scores(
+        VARIABLES, batch["text"], segment_ids=batch["text_segment_ids"], positions=batch["text_positions"]
+    )
+    alone = [-log_probs(TOKENS[row, :length][None])[0] for row, length in ((0, 5), (1, 4))]
+    np.testing.assert_allclose(scores.losses[0][scores.weights[0] > 0], np.concatenate(alone), rtol=1e-5)
 
 
 def test_z_loss_adds_the_squared_log_partition_of_counted_targets():

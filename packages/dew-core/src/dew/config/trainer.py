@@ -56,7 +56,8 @@ class TrainerConfig:
         eval_every: steps between validation passes.
         checkpoint_every: steps between checkpoints; None where the data cannot report its position.
         accumulation: microbatches in one optimizer update.
-        batch_ramp: a batch that grows over the first records.
+        batch_ramp: grow the batch to `batch_size` over the first records; None trains at `batch_size`
+            throughout. Steps and epochs keep their meaning, and the step compiles once for each size.
         dynamic_scale: scale the loss against float16 underflow.
         mesh: ways the run is split.
         layout: how arrays are laid over the mesh.
@@ -70,7 +71,8 @@ class TrainerConfig:
         quantization: train with quantized products.
 
     Raises:
-        ValueError: a count below 1, both `steps` and `epochs`, or a batch ramp with accumulation.
+        ValueError: a count below 1, both `steps` and `epochs`, a ramp that does not grow to `batch_size`, or
+            a ramp with accumulation.
     """
 
     name: str | None = None
@@ -122,6 +124,8 @@ class TrainerConfig:
                 f"trainer.batch_ramp with trainer.accumulation={self.accumulation}: "
                 "a ramp grows whole updates; use accumulation 1"
             )
+        if self.batch_ramp is not None:
+            self.batch_ramp.check(self.batch_size)
 
     def total_steps(self, dataset: Dataset) -> int:
         """The run's length in attempted steps.

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "optim.optimizer": (("adam", "adamw", "lamb", "muon"), "use muon, or adamw"),
     "trainer.quantization": ((None,), "unset it to train in model.dtype"),
-    "trainer.batch_ramp": ((None,), "unset it to train at trainer.batch_size throughout"),
     "trainer.mesh.sequence": ((1,), "split the batch over mesh.fsdp or the data axis"),
     "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),
     "trainer.mesh.replicas": ((1,), "use one group of devices"),

@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy(
     {
         "Dataset": "dew.data.dataset:dew-core",
         "DataPartition": "dew.data.dataset:dew-core",
+        "DataMixture": "dew.data.mixture:dew-core",
         "DatasetSpec": "dew.data.config:dew-core",
         "Loading": "dew.data.config:dew-core",
         "Ramp": "dew.data.config:dew-core",
@@ -16,6 +17,7 @@ __getattr__, __dir__ = lazy(
         "MNIST5k": "dew.data.images:dew-core",
         "OxfordFlowers": "dew.data.images:dew-core",
         "Textures": "dew.data.images:dew-core",
+        "PackedTokens": "dew.data.tokens:dew-lm",
         "TokenBytes": "dew.data.tokens:dew-lm",
         "TokenSource": "dew.data.tokens:dew-lm",
         "TokenWindows": "dew.data.tokens:dew-lm",
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from dew.data.images import MNIST5k as MNIST5k
     from dew.data.images import OxfordFlowers as OxfordFlowers
     from dew.data.images import Textures as Textures
+    from dew.data.mixture import DataMixture as DataMixture
     from dew.data.text import ByteTokenizer as ByteTokenizer
     from dew.data.text import HFTokenizer as HFTokenizer
+    from dew.data.tokens import PackedTokens as PackedTokens
     from dew.data.tokens import TokenBytes as TokenBytes
     from dew.data.tokens import TokenSource as TokenSource
     from dew.data.tokens import TokenWindows as TokenWindows

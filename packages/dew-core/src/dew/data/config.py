@@ -45,12 +45,12 @@ IN_PROCESS = Loading(workers=0, threads=0)
 
 @dataclass(frozen=True)
 class Ramp:
-    """A global batch that grows over the first records of a run.
+    """A global batch that grows over the first records of a run, as `dew.data.stages` says.
 
     Attributes:
         start: the global batch the run starts at.
         increment: what each stage adds to it.
-        records: records the whole ramp spans.
+        records: records the whole ramp spans, in equal parts for its stages.
 
     Raises:
         ValueError: a number below 1.
@@ -64,6 +64,22 @@ class Ramp:
         for name in ("start", "increment", "records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"batch_ramp.{name}={getattr(self, name)} must be at least 1")
+
+    def check(self, batch: int) -> None:
+        """Refuse a ramp that does not grow to `batch` in whole increments.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.start >= batch:
+            raise ValueError(
+                f"batch_ramp.start={self.start} must be below the batch of {batch} that the ramp ends at"
+            )
+        if (batch - self.start) % self.increment:
+            raise ValueError(
+                f"batch_ramp.increment={self.increment} must divide {batch} - {self.start} = "
+                f"{batch - self.start}, from batch_ramp.start to the batch that the ramp ends at"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dew.data.config import Loading, Ramp
+from dew.data.stages import Stages
 
 if TYPE_CHECKING:
     import grain
@@ -95,10 +96,10 @@ class Dataset:
         val: opens one finite validation pass at one share, or None.
         records: number of training records, or None where it is not known.
         batch: records in a global batch.
-        ramp: how the batch grows; not supported yet.
+        ramp: how the batch grows to `batch` over the first records, or None. What `train` opens grows it.
 
     Raises:
-        ValueError: a batch below 1, a negative record count, or a ramp.
+        ValueError: a batch below 1, a negative record count, or a ramp that does not end at `batch`.
     """
 
     train: OpenIterator
@@ -113,15 +114,18 @@ class Dataset:
         if self.records is not None and self.records < 0:
             raise ValueError(f"records={self.records} must not be negative; None says it is not known")
         if self.ramp is not None:
-            raise ValueError("ramp: a batch that grows is not supported yet; leave it None")
+            self.ramp.check(self.batch)
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Whole batches in one pass over the records; None where their number is not known."""
+        """Whole batches in one pass over the records; None where their number is not known.
+
+        With a ramp these are batches of the size it ends at.
+        """
         return None if self.records is None else self.records // self.batch
 
     def epoch_steps(self, epochs: int = 1) -> int:
-        """Steps in `epochs` passes.
+        """Steps in `epochs` passes; with a ramp, the whole steps within the records of as many passes.
 
         Raises:
             ValueError: the number of records is not known, or smaller than a batch.
@@ -134,7 +138,28 @@ class Dataset:
                 f"{self.records} records make no whole batch of {self.batch}; use a smaller batch or give "
                 "trainer.steps"
             )
-        return steps * epochs
+        if self.ramp is None:
+            return steps * epochs
+        return self.stages.steps_within(steps * self.batch * epochs)
+
+    @property
+    def stages(self) -> Stages:
+        """Which records each training step reads."""
+        return Stages(self.batch, self.ramp)
+
+    def ramped(self, ramp: Ramp) -> Dataset:
+        """This data with a batch that grows to `batch` as `ramp` says.
+
+        Raises:
+            ValueError: a ramp that does not end at `batch`, or training data that has no records by number.
+        """
+        grow = getattr(self.train, "ramped", None)
+        if grow is None:
+            raise ValueError(
+                f"ramp={ramp}: the training data comes in batches that are made elsewhere; build it over a "
+                "grain.MapDataset, or leave batch_ramp unset"
+            )
+        return replace(self, train=grow(ramp), ramp=ramp)
 
     @classmethod
     def from_grain(

@@ -1,23 +1,25 @@
 """Grain pipelines as Dew's iterators: shares, positions, fingerprints and worker processes.
 
 The order is a law of the record index: global batch `k` holds records `k*B .. k*B+B-1` of the endless
-repeated order, and a share is a fixed slice of its rows. Threads and workers only decide who reads, never
-what.
+repeated order (`dew.data.stages` says which where the batch grows), and a share is a fixed slice of its rows.
+Threads and workers only decide who reads, never what.
 """
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import grain
 import jax
 import numpy as np
 
-from dew.data.config import Loading
+from dew.data.config import Loading, Ramp
 from dew.data.dataset import BatchIterator, DataPartition, HostBatch, OpenIterator, Pipeline
 from dew.data.position import decode_position, encode_position
+from dew.data.stages import Stages
 from dew.data.worker_life import end_with_parent
 
 type Records = grain.MapDataset[Any]
@@ -34,12 +36,8 @@ def open_pipeline(
     if isinstance(pipeline, grain.MapDataset):
         if len(pipeline) < 1:
             raise ValueError(f"the {'training' if endless else 'validation'} pipeline holds no records")
-        records = pipeline.repeat() if endless else pipeline
-
-        def open_records(partition: DataPartition) -> BatchIterator:
-            return RecordIterator(records, partition, batch=batch, loading=loading, fingerprint=fingerprint)
-
-        return open_records
+        records = pipeline.repeat() if endless and len(pipeline) < sys.maxsize else pipeline
+        return OpenRecords(records, batch, loading, fingerprint)
     if loading != Loading():
         raise ValueError(
             "loading= is for a MapDataset; a function of the partition sets Grain's options itself"
@@ -51,23 +49,57 @@ def open_pipeline(
     return open_stream
 
 
+@dataclass(frozen=True)
+class OpenRecords:
+    """Opens a share of a `MapDataset` in batches, which may grow.
+
+    Attributes:
+        records: what is read, repeated without end for training.
+        batch: records in a global batch, at the end where it grows.
+        loading: concurrency.
+        fingerprint: tells this data from other data.
+        ramp: how the batch grows, or None.
+    """
+
+    records: Records
+    batch: int
+    loading: Loading
+    fingerprint: Mapping[str, object]
+    ramp: Ramp | None = None
+
+    def __call__(self, partition: DataPartition) -> BatchIterator:
+        told = {} if self.ramp is None else {"ramp": list(astuple(self.ramp))}
+        return RecordIterator(
+            self.records,
+            partition,
+            stages=Stages(self.batch, self.ramp),
+            loading=self.loading,
+            fingerprint={**self.fingerprint, **told},
+        )
+
+    def ramped(self, ramp: Ramp) -> OpenRecords:
+        """The same records in batches that grow as `ramp` says."""
+        ramp.check(self.batch)
+        return replace(self, ramp=ramp)
+
+
 class ShareOfBatches:
-    """Random access to one share's rows of each global batch from record `start` on. The last batch may
+    """Random access to one share's rows of each global batch from step `start` on. The last batch may
     be short: shares then differ by a row at most, and may hold none."""
 
-    def __init__(self, records: Records, partition: DataPartition, *, batch: int, start: int) -> None:
+    def __init__(self, records: Records, partition: DataPartition, *, stages: Stages, start: int) -> None:
         self._records = records
         self._partition = partition
-        self._batch = batch
+        self._stages = stages
         self._start = start
 
     def __len__(self) -> int:
         # One below Grain's own "endless", whose index arithmetic must not overflow.
-        return min(math.ceil((len(self._records) - self._start) / self._batch), 2**62)
+        return min(self._stages.steps_begun(len(self._records)) - self._start, 2**62)
 
     def __getitem__(self, index: int) -> HostBatch:
-        first = self._start + index * self._batch
-        total = min(self._batch, len(self._records) - first)
+        first, size = self._stages.step(self._start + index)
+        total = min(size, len(self._records) - first)
         mine = self._partition.portion(total)
         rows = [self._records[first + row] for row in mine or range(1)]  # one at least, for its fields
         if any(row is None for row in rows):
@@ -81,7 +113,8 @@ class ShareOfBatches:
         )
 
     def __repr__(self) -> str:
-        return f"ShareOfBatches(batch={self._batch}, start={self._start}, partition={self._partition})"
+        sizes, share = self._stages.sizes, self._partition
+        return f"ShareOfBatches(sizes={sizes}, start={self._start}, partition={share})"
 
 
 class RecordIterator:
@@ -92,14 +125,15 @@ class RecordIterator:
         records: Records,
         partition: DataPartition,
         *,
-        batch: int,
+        stages: Stages,
         loading: Loading,
         fingerprint: Mapping[str, object],
     ) -> None:
-        partition.rows(batch)
+        for size in stages.sizes:
+            partition.rows(size)
         self._records = records
         self._partition = partition
-        self._batch = batch
+        self._stages = stages
         self._loading = loading
         self._fingerprint = fingerprint
         self._position = 0
@@ -115,7 +149,8 @@ class RecordIterator:
         if self._reader is None:
             self._reader = self._opened()
         batch = next(self._reader)
-        self._position = min(self._position + self._batch, len(self._records))
+        _, size = self._stages.step(self._stages.steps_within(self._position))
+        self._position = min(self._position + size, len(self._records))
         return batch
 
     def get_state(self) -> bytes:
@@ -125,6 +160,8 @@ class RecordIterator:
         position = decode_position(state, self._fingerprint).get("position")
         if not isinstance(position, int) or position < 0:
             raise ValueError(f"a saved data position must be a record count from 0 up, not {position!r}")
+        if position < len(self._records):
+            self._stages.step_at(position)
         self._release()
         self._position = position
 
@@ -138,11 +175,12 @@ class RecordIterator:
             reader.close()
 
     def _opened(self) -> Iterator[HostBatch]:
-        shares = ShareOfBatches(self._records, self._partition, batch=self._batch, start=self._position)
+        start = self._stages.steps_begun(self._position)
+        shares = ShareOfBatches(self._records, self._partition, stages=self._stages, start=start)
         loading = self._loading
         if loading.threads == 0 and loading.workers == 0:
             return (shares[index] for index in range(len(shares)))
-        rows = len(self._partition.rows(self._batch))
+        rows = len(self._partition.rows(self._stages.sizes[-1]))
         ahead = max(1, loading.read_buffer // rows)
         threads = min(loading.threads, ahead)
         dataset = grain.MapDataset.source(shares).to_iter_dataset(

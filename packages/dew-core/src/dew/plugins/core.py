@@ -37,6 +37,9 @@ def dew_components() -> Iterator[Component]:
         yield Component(
             "dataset", name, f"dew.data.images.config:{attribute}", summary, requires="dew-core[images]"
         )
+    yield Component(
+        "dataset", "mixture", "dew.data.mixture:DataMixture", "Several datasets at once, each by its weight."
+    )
     for name, summary in COMMANDS.items():
         module = "list_runs" if name == "list" else name
         yield Component("command", name, f"dew.cli.commands.{module}:main", summary)

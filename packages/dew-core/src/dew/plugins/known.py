@@ -25,6 +25,7 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("encoder", "labels"): "dew-diffusion",
     ("dataset", "text"): "dew-lm",
     ("dataset", "token_windows"): "dew-lm",
+    ("dataset", "packed_tokens"): "dew-lm",
     ("dataset", "last_digit"): "dew-rl",
     ("dataset", "sum_pairs"): "dew-rl",
     ("metric", "perplexity"): "dew-lm",

@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from dew.data.dataset import Dataset
 from dew.training import pool
 from dew.training.mesh import batch_sharding, replicated, row_shards
 from dew.training.prefetch import DevicePrefetchIterator as DevicePrefetchIterator
@@ -48,6 +49,22 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
         return jax.make_array_from_process_local_data(rows_over, np.asarray(array))
 
     return jax.tree_util.tree_map_with_path(place, batch)
+
+
+def check_rows(data: Dataset, mesh: Mesh) -> None:
+    """Refuse data with a batch, at any stage of its ramp, whose rows the mesh's row shards do not divide.
+
+    Raises:
+        ValueError: naming the first such batch.
+    """
+    shards = row_shards(mesh)
+    for size in data.stages.sizes:
+        if size % shards:
+            stage = "" if data.ramp is None else f", a stage of batch_ramp={data.ramp},"
+            raise ValueError(
+                f"a batch of {size} rows{stage} cannot be split over the {shards} row shards of the mesh; "
+                f"use multiples of {shards}"
+            )
 
 
 def place_rows(batch: Any, mesh: Mesh) -> Any:

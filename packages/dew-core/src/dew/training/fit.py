@@ -116,6 +116,7 @@ def _facts(trainer: Trainer, data: Dataset, plan: FitPlan) -> dict[str, object]:
         "key": jax.random.key_data(trainer.key).tolist(),
         "batch": data.batch,
         "records": data.records,
+        "ramp": data.ramp,
         "latest checkpoint": None if trainer.checkpoints is None else trainer.checkpoints.latest,
     }
 
@@ -143,6 +144,7 @@ class _Loop:
         self._first: Batch | None = None
         self._started = False
         self._agreement = BatchAgreement()
+        self._compiling = {stage.step for stage in data.stages.stages}
 
     def open(self, position: bytes | None, cleanup: Cleanup) -> None:
         """Open the training data at `position`, read its first batch and register what must be closed.
@@ -204,17 +206,29 @@ class _Loop:
             batch = self._rolled_out(batch)
         if self._compiled is None:
             self._compiled = self._trainer.compile(self.state, batch)
+        units = self._source.counts.popleft()
         self._profiler.before_step()
-        self._result = self._compiled(self.state, batch)
+        if self.step in self._compiling and self._result is not None:
+            self._result = self._compiled_anew(self._compiled, batch)
+        else:
+            self._result = self._compiled(self.state, batch)
+            self._meter.add(units)
         self.state = self._result.state
         self.step += 1
-        self._meter.add(self._source.counts.popleft())
         self._profiler.after_step(self._result.loss)
         self._rejections.watch(self.step, self._result.accepted)
         self._saver.announce()
         if not self._meter.running:
             jax.block_until_ready(self._result.loss)
             self._meter.start()
+
+    def _compiled_anew(self, compiled: CompiledStep, batch: Batch) -> StepResult:
+        """The step at a size of batch that it has not seen: its time, which compiles, is no step's."""
+        jax.block_until_ready(self.state.step)
+        with self._meter.paused():
+            result = compiled(self.state, batch)
+            jax.block_until_ready(result.loss)
+        return result
 
     def log_if_due(self) -> None:
         """Report the most recent step and the rate since the last report."""

@@ -15,7 +15,7 @@ from dew.config.names import run_directory
 from dew.telemetry import open_tracker
 from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
-from dew.training.distributed import agree_process_phase
+from dew.training.distributed import agree_process_phase, check_rows
 from dew.training.optim.build import build_optimizer
 from dew.training.record import Changes, permitted_changes
 from dew.training.run_lock import sole_trainer
@@ -45,6 +45,23 @@ class Plan:
     updates: int
     eval_every: int | None
     checkpoint_every: int | None
+
+
+def with_ramp(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The dataset with the configuration's batch ramp.
+
+    Raises:
+        ValueError: the dataset has another ramp already, or data that cannot grow its batch.
+    """
+    ramp = config.trainer.batch_ramp
+    if dataset.ramp == ramp:
+        return dataset
+    if dataset.ramp is not None or ramp is None:
+        raise ValueError(
+            f"the dataset was opened with ramp={dataset.ramp} and trainer.batch_ramp={ramp}; "
+            "leave the dataset's to the configuration"
+        )
+    return dataset.ramped(ramp)
 
 
 def plan_run(config: RunConfig, dataset: Dataset) -> Plan:
@@ -121,6 +138,7 @@ def _launched(
     summary: Mapping[str, object] | None,
     rollout: Rollout | None,
 ) -> TrainState:
+    dataset = with_ramp(config, dataset)
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)
     trainer_config = config.trainer
@@ -138,7 +156,9 @@ def _launched(
         profile=trainer_config.profile,
         rollout=rollout,
     )
-    _ = trainer.described  # a mesh, a model or a layout that does not fit is refused before there is a folder
+    # A mesh, a model or a layout that does not fit is refused before there is a folder.
+    _ = trainer.described
+    check_rows(dataset, trainer.mesh)
     with sole_trainer(directory):
         checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
         latest = checkpoints.latest

@@ -23,9 +23,10 @@ FREE = (
     "trainer.wandb",
     "trainer.multi_host",
     "trainer.xla_flags",
+    "data.loading",
 )
-"""The fields a run may change: length, cadences, trackers, placement and process settings. All others decide
-what is computed."""
+"""The fields a run may change: length, cadences, trackers, placement, process settings and the loader's
+concurrency. All others decide what is computed."""
 
 type Changes = dict[str, tuple[Any, Any]]
 """Dotted field -> its recorded and its new value."""

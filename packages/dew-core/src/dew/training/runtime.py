@@ -92,11 +92,13 @@ def join_processes(multi_host: bool | None) -> None:
     """Join JAX's process pool.
 
     Args:
-        multi_host: None joins a pool that the environment describes, unless a backend is open already; True
-            requires one; False does not ask.
+        multi_host: None joins a pool that the environment describes, and goes on alone where it describes
+            none; a process that has opened a backend before counts as alone unless JAX_COORDINATOR_ADDRESS
+            is set. True requires a pool; False does not ask.
 
     Raises:
-        ValueError: True and no pool is described, or an incomplete description.
+        ValueError: True and no pool is described, an incomplete description, or None with a pool that
+            JAX_COORDINATOR_ADDRESS names and an open backend.
         RuntimeError: the pool cannot be joined, or True after JAX has opened a backend.
     """
     import jax
@@ -104,7 +106,14 @@ def join_processes(multi_host: bool | None) -> None:
     if multi_host is False or jax.distributed.is_initialized():
         return
     if multi_host is None and backend_is_open():
-        return
+        address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+        if address is None:
+            return
+        raise ValueError(
+            f"JAX_COORDINATOR_ADDRESS={address} names a pool of processes, and JAX has opened a backend, so "
+            "this process cannot join it any more; call dew.training.runtime.prepare_process before anything "
+            "runs on a device, or set trainer.multi_host=False to train alone"
+        )
     try:
         jax.distributed.initialize()
         join_watch()

@@ -19,6 +19,7 @@ from dew.training.checkpoints import Checkpoints
 from dew.training.companion import CompanionStep, companion
 from dew.training.compiled import CompiledStep
 from dew.training.config import Layout, MeshSpec
+from dew.training.distributed import check_rows
 from dew.training.fit import FitPlan, run_fit
 from dew.training.layout import unboxed
 from dew.training.mesh import build_mesh, data_partition
@@ -204,7 +205,8 @@ class Trainer:
             preview: draw the objective's display artifacts at each validation.
 
         Raises:
-            ValueError: options that contradict each other or the data; raised before any work.
+            ValueError: options that contradict each other or the data, or a batch that the mesh cannot split;
+                raised before any work.
             Preempted: a signal asked for a stop, and the run has saved.
             RejectedSteps: twenty attempts in a row were not finite.
         """
@@ -217,6 +219,12 @@ class Trainer:
             preview=preview,
         )
         plan.check(self.objective, data)
+        check_rows(data, self.mesh)
+        if data.ramp is not None and self.accumulation > 1:
+            raise ValueError(
+                f"accumulation={self.accumulation} with data whose batch grows ({data.ramp}): a ramp grows "
+                "whole updates; use accumulation=1"
+            )
         return run_fit(self, data, plan, data_partition(self.mesh))
 
     def _beside(self, window: Window, state: TrainState, batch: Batch) -> CompanionStep:

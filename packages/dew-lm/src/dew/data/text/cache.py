@@ -54,6 +54,7 @@ def _build(draft: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint(),
         vocab_size=tokenizer.vocab_size,
+        document_end=tokenizer.eos_id,
     ) as writer:
         encode_spans(writer, "train", corpus.train, tokenizer)
         encode_spans(writer, "val", corpus.val, tokenizer)

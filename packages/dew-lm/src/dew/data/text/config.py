@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dew.data.dataset import Dataset
+    from dew.data.records import Records
     from dew.data.text.corpus import Corpus
     from dew.data.text.tokenizer import Tokenizer
     from dew.data.tokens.store import CorpusMeta
@@ -62,10 +63,13 @@ class TextFiles(DatasetSpec):
                 raise ValueError(f"data.{name}={value} must be at least 1, or unset")
 
     def load(self, *, batch: int, tokenize: object = None) -> Dataset:
+        """Open the windows of `records` in batches of `batch`."""
+        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)
+
+    def records(self, *, tokenize: object = None) -> Records:
         """Tokenize the text, or find it in the cache, and open its windows.
 
         Args:
-            batch: windows in a global batch.
             tokenize: the tokenizer; None takes the bytes.
 
         Raises:
@@ -77,21 +81,19 @@ class TextFiles(DatasetSpec):
         """
         from dew.data.text.cache import tokenized
         from dew.data.text.tokenizer import ByteTokenizer, Tokenizer
-        from dew.data.tokens.windows import window_dataset
+        from dew.data.tokens.windows import window_records
 
         tokenizer = ByteTokenizer() if tokenize is None else tokenize
         if not isinstance(tokenizer, Tokenizer):
             raise TypeError(f"tokenize={tokenize!r} is no tokenizer; load_tokenizer(name) makes one")
         directory, meta = tokenized(self.corpus(tokenizer), tokenizer)
         self._require_windows(meta)
-        return window_dataset(
+        return window_records(
             directory,
             dtype=meta.dtype,
             seq_len=self.seq_len,
-            batch=batch,
             seed=self.seed,
             val_windows=self.val_windows,
-            loading=self.loading,
             identity={"text": meta.digest, "tokenizer": meta.tokenizer_fingerprint},
         )
 

@@ -1,4 +1,4 @@
-"""Token corpora on disk: their layout, the sources that read them and the windows a run trains on."""
+"""Token corpora on disk: their layout, the sources that read them and the rows a run trains on."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,9 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "CorpusWriter": "dew.data.tokens.store:dew-lm",
+        "PackedRows": "dew.data.tokens.packed:dew-lm",
+        "PackedTokens": "dew.data.tokens.config:dew-lm",
+        "PackingPlan": "dew.data.tokens.packing:dew-lm",
         "TokenBytes": "dew.data.tokens.source:dew-lm",
         "TokenSource": "dew.data.tokens.source:dew-lm",
         "TokenWindows": "dew.data.tokens.config:dew-lm",
@@ -16,7 +19,10 @@ __getattr__, __dir__ = lazy(
 )
 
 if TYPE_CHECKING:
+    from dew.data.tokens.config import PackedTokens as PackedTokens
     from dew.data.tokens.config import TokenWindows as TokenWindows
+    from dew.data.tokens.packed import PackedRows as PackedRows
+    from dew.data.tokens.packing import PackingPlan as PackingPlan
     from dew.data.tokens.source import TokenBytes as TokenBytes
     from dew.data.tokens.source import TokenSource as TokenSource
     from dew.data.tokens.source import Windows as Windows

@@ -1,4 +1,4 @@
-"""`TokenWindows`: a run trains on windows of a corpus that is ids already."""
+"""`TokenWindows` and `PackedTokens`: a run trains on a corpus that is ids already."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from dew.data.config import IN_PROCESS, DatasetSpec, Loading
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dew.data.dataset import Dataset
-    from dew.data.tokens.store import CorpusMeta
+    from dew.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +36,16 @@ class TokenWindows(DatasetSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seq_len < 1:
-            raise ValueError(f"data.seq_len={self.seq_len} must be at least 1")
-        if self.val_windows is not None and self.val_windows < 1:
-            raise ValueError(f"data.val_windows={self.val_windows} must be at least 1, or unset for all")
+        _require_rows(self.seq_len, "val_windows", self.val_windows)
 
     def load(self, *, batch: int, tokenize: object = None) -> Dataset:
+        """Open the windows of `records` in batches of `batch`."""
+        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)
+
+    def records(self, *, tokenize: object = None) -> Records:
         """Open the corpus.
 
         Args:
-            batch: windows in a global batch.
             tokenize: the run's tokenizer, compared with the one that wrote the ids; None compares nothing.
 
         Raises:
@@ -55,77 +53,89 @@ class TokenWindows(DatasetSpec):
             ValueError: no path, no known id width, another tokenizer's ids, or a split without a window.
             TypeError: `tokenize` is no tokenizer: ids need no reader of text.
         """
-        from pathlib import Path
+        from dew.data.tokens.corpus import open_corpus
+        from dew.data.tokens.windows import window_records
 
-        from dew.data.tokens.windows import window_dataset
-
-        if self.path is None:
-            raise ValueError("data.path is not set; name the folder that holds train.bin and val.bin")
-        directory = Path(self.path).expanduser()
-        _require_corpus(directory)
-        meta = _read_meta(directory)
-        vocab_size = None if tokenize is None else _checked_vocabulary(tokenize, meta, directory)
-        dtype = self.dtype or (meta.dtype if meta else None)
-        if dtype is None:
-            raise ValueError(f"{directory} has no meta.json; say data.dtype: uint8, uint16 or uint32")
-        if meta is not None and dtype != meta.dtype:
-            raise ValueError(
-                f"data.dtype={dtype} is not what {directory / 'meta.json'} says: {meta.dtype}; leave it out"
-            )
-        return window_dataset(
-            directory,
-            dtype=dtype,
+        corpus = open_corpus(self.path, self.dtype, tokenize)
+        return window_records(
+            corpus.directory,
+            dtype=corpus.dtype,
             seq_len=self.seq_len,
-            batch=batch,
             seed=self.seed,
             val_windows=self.val_windows,
-            loading=self.loading,
-            identity=_identity(directory, meta),
-            vocab_size=vocab_size,
+            identity=corpus.identity,
+            vocab_size=corpus.vocab_size,
         )
 
 
-def _require_corpus(directory: Path) -> None:
-    if not directory.exists():
-        raise FileNotFoundError(f"data.path={directory} is not there")
-    if not directory.is_dir():
-        raise ValueError(
-            f"data.path={directory} is a file; for text use data:text, or name a folder of .bin files"
+@dataclass(frozen=True, kw_only=True)
+class PackedTokens(DatasetSpec):
+    """Documents of a folder of `train.bin` and `val.bin`, packed into rows.
+
+    A row holds `seq_len + 1` ids of one document or more, and no document sees another. Which documents share
+    a row is decided once, by first fit in the order of the corpus (`dew.data.tokens.packing`); each epoch
+    shuffles the rows. Every id but a document's first is predicted once an epoch: a document longer than a
+    row is cut into pieces that share one id, and one of a single id is left out. Ids are memory-mapped, so
+    the loader needs no workers.
+
+    Attributes:
+        path: the folder.
+        seq_len: predictions in a row without padding.
+        val_rows: at most this many validation rows, spread evenly over those of `val.bin`; unset takes all.
+        document_end: the id that ends a document; unset takes what `meta.json` says.
+        dtype: width of the ids where the folder has no `meta.json`; with one it may be left out.
+
+    Raises:
+        ValueError: a row of no prediction, a cap below 1, or a negative `document_end`.
+    """
+
+    path: str | None = None
+    seq_len: int = 1024
+    val_rows: int | None = None
+    document_end: int | None = None
+    dtype: Literal["uint8", "uint16", "uint32"] | None = None
+    loading: Loading = IN_PROCESS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_rows(self.seq_len, "val_rows", self.val_rows)
+        if self.document_end is not None and self.document_end < 0:
+            raise ValueError(f"data.document_end={self.document_end} must be an id, 0 or more")
+
+    def load(self, *, batch: int, tokenize: object = None) -> Dataset:
+        """Open the packed rows of `records` in batches of `batch`."""
+        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)
+
+    def records(self, *, tokenize: object = None) -> Records:
+        """Open the corpus and plan its rows.
+
+        Args:
+            tokenize: the run's tokenizer, compared with the one that wrote the ids; None compares nothing.
+
+        Raises:
+            FileNotFoundError: the folder or its `train.bin` is not there.
+            ValueError: no path, no known id width or document end, another tokenizer's ids, or a split
+                without a document of two ids.
+            TypeError: `tokenize` is no tokenizer: ids need no reader of text.
+        """
+        from dew.data.tokens.corpus import open_corpus
+        from dew.data.tokens.packed import packed_records
+
+        corpus = open_corpus(self.path, self.dtype, tokenize)
+        said = None if corpus.meta is None else corpus.meta.document_end
+        end = said if self.document_end is None else self.document_end
+        if end is None:
+            raise ValueError(
+                f"nothing says where the documents of {corpus.directory} end; set data.document_end to the "
+                "id that ends each, or read it with data:token-windows"
+            )
+        return packed_records(
+            corpus, document_end=end, seq_len=self.seq_len, seed=self.seed, val_rows=self.val_rows
         )
-    if (directory / "train.bin").exists():
-        return
-    others = sorted(p.name for p in directory.glob("train*") if p.suffix in {".array_record", ".parquet"})
-    if others:
-        raise ValueError(
-            f"{directory / others[0]}: this kind of token store is not supported yet; write .bin files"
-        )
-    raise FileNotFoundError(f"{directory} holds no train.bin; for a folder of text use data:text")
 
 
-def _read_meta(directory: Path) -> CorpusMeta | None:
-    from dew.data.tokens.store import META, CorpusMeta
-
-    return CorpusMeta.read(directory) if (directory / META).exists() else None
-
-
-def _identity(directory: Path, meta: CorpusMeta | None) -> dict[str, object]:
-    from dew.data.tokens.store import sampled_digest
-
-    files = {file.name: sampled_digest(file) for file in sorted(directory.glob("*.bin"))}
-    if meta is None:
-        return {"text": files}
-    return {"text": {**files, "digest": meta.digest}, "tokenizer": meta.tokenizer_fingerprint}
-
-
-def _checked_vocabulary(tokenizer: object, meta: CorpusMeta | None, directory: Path) -> int:
-    from dew.data.text.tokenizer import Tokenizer
-
-    if not isinstance(tokenizer, Tokenizer):
-        raise TypeError(f"tokenize={tokenizer!r}: {directory} holds ids, which need no reader of text")
-    if meta is not None and meta.tokenizer_fingerprint != tokenizer.fingerprint():
-        raise ValueError(
-            f"the ids of {directory} were written with the tokenizer {meta.tokenizer!r} (vocabulary "
-            f"{meta.vocab_size}), "
-            f"not with {tokenizer.name!r} (vocabulary {tokenizer.vocab_size}); name that one as --tokenizer"
-        )
-    return tokenizer.vocab_size
+def _require_rows(seq_len: int, cap: str, most: int | None) -> None:
+    if seq_len < 1:
+        raise ValueError(f"data.seq_len={seq_len} must be at least 1")
+    if most is not None and most < 1:
+        raise ValueError(f"data.{cap}={most} must be at least 1, or unset for all")

@@ -64,6 +64,27 @@ class TokenBytes:
         return f"TokenBytes({str(self.path)!r}, {self.dtype!r})"
 
 
+def require_vocabulary(
+    ids: npt.NDArray[np.integer[Any]], vocab_size: int | None, source: str, place: str
+) -> None:
+    """Refuse ids that the run's tokenizer does not have.
+
+    Args:
+        ids: at least one.
+        vocab_size: ids must lie below it; None checks nothing.
+        source: where they are from, for the message.
+        place: which row of it they make, for the message.
+
+    Raises:
+        ValueError: one is `vocab_size` or more.
+    """
+    if vocab_size is not None and int(ids.max()) >= vocab_size:
+        raise ValueError(
+            f"{source} holds the id {int(ids.max())} in {place}, and the run's tokenizer has ids 0 to "
+            f"{vocab_size - 1}; name the tokenizer that wrote the ids, and check data.dtype"
+        )
+
+
 class Windows:
     """Window `i` of a source: ids `i*seq_len .. i*seq_len + seq_len`, so neighbours share one id.
 
@@ -92,12 +113,7 @@ class Windows:
         """
         start = index * self._seq_len
         ids = self._source.read(start, start + self._seq_len + 1)
-        if self._vocab_size is not None and int(ids.max()) >= self._vocab_size:
-            raise ValueError(
-                f"{self._source!r} holds the id {int(ids.max())} in window {index}, and the run's tokenizer "
-                f"has ids 0 to {self._vocab_size - 1}; name the tokenizer that wrote the ids, and check "
-                "data.dtype"
-            )
+        require_vocabulary(ids, self._vocab_size, f"{self._source!r}", f"window {index}")
         return {"text": ids.astype(np.int32)}
 
     def __repr__(self) -> str:

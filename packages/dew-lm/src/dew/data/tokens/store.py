@@ -1,8 +1,8 @@
 """The folder of a token corpus: `train.bin`, `val.bin` and the `meta.json` that says what their ids are.
 
 A `.bin` file is the ids one after another as little-endian unsigned integers, nothing else. `meta.json`
-holds their width, the tokenizer's name, fingerprint and vocabulary size, the number of ids in each split and
-a digest of all ids.
+holds their width, the tokenizer's name, fingerprint and vocabulary size, the id that ends a document, the
+number of ids in each split and a digest of all ids.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class CorpusMeta:
         vocab_size: ids lie below it.
         ids: number of ids in each split.
         digest: identifies the ids of all splits.
+        document_end: the id that stands at the end of every document, or None where nothing does.
         format: version of this layout.
     """
 
@@ -49,6 +50,7 @@ class CorpusMeta:
     vocab_size: int
     ids: dict[str, int] = field(default_factory=dict[str, int])
     digest: str = ""
+    document_end: int | None = None
     format: int = FORMAT
 
     @classmethod
@@ -107,13 +109,26 @@ class CorpusWriter:
         tokenizer: name of the tokenizer.
         tokenizer_fingerprint: identifies it.
         vocab_size: ids lie below it.
+        document_end: the id that the caller appends to every document, or None.
+
+    Raises:
+        ValueError: a `document_end` outside the vocabulary.
     """
 
     def __init__(
-        self, directory: Path, *, tokenizer: str, tokenizer_fingerprint: str, vocab_size: int
+        self,
+        directory: Path,
+        *,
+        tokenizer: str,
+        tokenizer_fingerprint: str,
+        vocab_size: int,
+        document_end: int | None = None,
     ) -> None:
+        if document_end is not None and not 0 <= document_end < vocab_size:
+            raise ValueError(f"document_end={document_end} must be an id from 0 to {vocab_size - 1}, or None")
         self._directory = directory
         self._identity = (tokenizer, tokenizer_fingerprint, vocab_size)
+        self._document_end = document_end
         self._dtype: IdDtype = id_dtype(vocab_size)
         self._ids: dict[str, int] = {}
         self._digest = hashlib.blake2b(digest_size=16)
@@ -156,6 +171,7 @@ class CorpusWriter:
             vocab_size=vocab_size,
             ids=self._ids,
             digest=self._digest.hexdigest(),
+            document_end=self._document_end,
         )
         (self._directory / META).write_text(json.dumps(asdict(meta), indent=2) + "\n")
         return meta

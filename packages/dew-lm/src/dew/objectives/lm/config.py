@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
+from dew.data.mixture import DataMixture
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
 from dew.sampling.text.config import Sampling
@@ -235,13 +236,17 @@ class LMRunConfig(RunConfig):
         return dataclasses.replace(self, model=model)
 
     def _seq_len(self) -> int:
-        length = getattr(self.data, "seq_len", None)
-        if not isinstance(length, int):
-            raise ValueError(
-                f"data={type(self.data).__name__} has no seq_len; a language model trains on token windows: "
-                "use data:text or data:token-windows"
-            )
-        return length
+        parts = [part.data for part in self.data.parts] if isinstance(self.data, DataMixture) else [self.data]
+        lengths: list[object] = [getattr(part, "seq_len", None) for part in parts]
+        for part, length in zip(parts, lengths, strict=True):
+            if not isinstance(length, int):
+                raise ValueError(
+                    f"data={type(part).__name__} has no seq_len; a language model trains on rows of tokens: "
+                    "use data:text, data:token-windows or data:packed-tokens"
+                )
+        if len(set(lengths)) != 1:
+            raise ValueError(f"data.parts have seq_len {lengths}; a mixture needs parts of one seq_len")
+        return cast("int", lengths[0])
 
     def _samples(self, tokenizer: Tokenizer, longest: int) -> Any:
         from dew.objectives.lm.samples import Samples

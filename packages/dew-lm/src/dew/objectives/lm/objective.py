@@ -244,8 +244,9 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             tokens: [B, S + 1].
             train: whether dropout acts.
             rngs: keys of the model's random streams.
-            segment_ids: [B, S + 1], the document of each token. Attention stays inside a document, and the
-                last token of one does not predict the first of the next.
+            segment_ids: [B, S + 1], the document of each token, from 1; 0 is padding, which is no target.
+                Attention stays inside a document, and the last token of one does not predict the first of
+                the next.
             positions: [B, S + 1], for the rotation; None counts from each row's start.
             routing: report every router's load.
             depths, roles, qk_stats, indexer, layers, routes: not supported yet.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dew.data.text import load_tokenizer
 from dew.objectives.lm.config import LMRunConfig
 from dew.objectives.lm.metrics import perplexity
+from dew.training.runtime import prepare_process
 
 if TYPE_CHECKING:
     from dew.training.state import TrainState
@@ -19,6 +20,7 @@ def train(config: LMRunConfig) -> TrainState:
         ValueError: settings that do not fit each other, or text that cannot be used.
         FileNotFoundError: the tokenizer or the text.
     """
+    prepare_process(config.trainer)
     tokenizer = load_tokenizer(config.tokenizer)
     config = config.resolved(tokenizer)
     objective = config.build()

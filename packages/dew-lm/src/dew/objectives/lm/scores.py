@@ -43,13 +43,17 @@ class Scores:
 def target_weights(
     tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
 ) -> Float[Array, "B S"]:
-    """Return 1 for each target that counts: not `pad_id`, and in the document of its predictor."""
+    """Return 1 for each target that counts: not `pad_id`, and in the document of its predictor.
+
+    Segment 0 is padding, not a document.
+    """
     targets = tokens[:, 1:]
     counts = jnp.ones(targets.shape, bool)
     if pad_id is not None:
         counts = counts & (targets != pad_id)
     if segment_ids is not None:
-        counts = counts & (segment_ids[:, 1:] == segment_ids[:, :-1])
+        document = segment_ids[:, 1:]
+        counts = counts & (document == segment_ids[:, :-1]) & (document != 0)
     return counts.astype(jnp.float32)
 
 

@@ -41,6 +41,12 @@ def dew_components() -> Iterator[Component]:
         "dew.data.tokens.config:TokenWindows",
         "Windows over ids that were tokenized before.",
     )
+    yield Component(
+        "dataset",
+        "packed_tokens",
+        "dew.data.tokens.config:PackedTokens",
+        "Whole documents of ids that were tokenized before, several to a row.",
+    )
     yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
     yield Component(
         "tokenizer", "hf", "dew.data.text:HFTokenizer", "A tokenizer.json of the tokenizers library."

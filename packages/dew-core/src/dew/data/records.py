@@ -1,0 +1,47 @@
+"""The records of a dataset by number: what is left of it once order, batches and shares are taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from dew.data.config import Loading
+from dew.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    import grain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """One pass over the training records, and the validation records.
+
+    Attributes:
+        train: the training records in the order of the first pass; repeated, each pass has its own.
+        validation: the validation records in order, or None.
+        identity: names and JSON values that tell this data from other data.
+    """
+
+    train: grain.MapDataset[Any]
+    validation: grain.MapDataset[Any] | None
+    identity: Mapping[str, object]
+
+    def dataset(self, *, batch: int, loading: Loading) -> Dataset:
+        """These records in batches; see `Dataset.from_grain`."""
+        return Dataset.from_grain(
+            self.train,
+            batch=batch,
+            validation=self.validation,
+            loading=loading,
+            fingerprint=self.identity,
+        )
+
+
+@runtime_checkable
+class RecordSpec(Protocol):
+    """A dataset specification whose records can be had by number, so that others can build on them."""
+
+    def records(self, *, tokenize: object = None) -> Records:
+        """The records; `tokenize` and what is raised are those of `DatasetSpec.load`."""
+        ...

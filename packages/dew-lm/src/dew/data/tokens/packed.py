@@ -1,0 +1,104 @@
+"""Packed rows: several documents in a row, each with its own positions."""
+
+from __future__ import annotations
+
+import grain
+import numpy as np
+import numpy.typing as npt
+
+from dew.data.records import Records
+from dew.data.tokens.corpus import TokenCorpus
+from dew.data.tokens.packing import PackingPlan
+from dew.data.tokens.source import TokenSource, require_vocabulary
+from dew.data.tokens.windows import spread
+
+PADDING = 0
+"""The segment of the slots behind a row's last document, and the id and position that stand there."""
+
+
+class PackedRows:
+    """Row `i` of a plan over a source.
+
+    Args:
+        source: the ids.
+        plan: which of them stand in which row.
+        seq_len: predictions in a row.
+        vocab_size: ids must lie below it; None checks nothing.
+    """
+
+    def __init__(
+        self, source: TokenSource, plan: PackingPlan, seq_len: int, vocab_size: int | None = None
+    ) -> None:
+        self._source = source
+        self._plan = plan
+        self._seq_len = seq_len
+        self._vocab_size = vocab_size
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int32]]:
+        """`text`, `text_segment_ids` and `text_positions`, each int32 [seq_len + 1].
+
+        The documents of a row are segments 1, 2, ... and each counts its positions from 0. Slots behind the
+        last document hold 0 in all three.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        text, segments, positions = np.full((3, self._seq_len + 1), PADDING, np.int32)
+        at = 0
+        for document, (start, length) in enumerate(self._plan.row(index), 1):
+            place = slice(at, at + length)
+            text[place] = self._source.read(start, start + length)
+            segments[place] = document
+            positions[place] = np.arange(length)
+            at += length
+        require_vocabulary(text, self._vocab_size, f"{self._source!r}", f"packed row {index}")
+        return {"text": text, "text_segment_ids": segments, "text_positions": positions}
+
+    def __repr__(self) -> str:
+        return f"PackedRows({self._source!r}, seq_len={self._seq_len}, plan={self._plan.digest()})"
+
+
+def packed_records(
+    corpus: TokenCorpus, *, document_end: int, seq_len: int, seed: int, val_rows: int | None
+) -> Records:
+    """Shuffled packed rows of `train.bin`, new each epoch, and those of `val.bin` in the order of the plan.
+
+    Args:
+        corpus: the folder.
+        document_end: the id that ends a document.
+        seq_len: predictions in a row.
+        seed: of the shuffle.
+        val_rows: at most this many validation rows, spread evenly over the split; None takes all.
+
+    Raises:
+        FileNotFoundError: no `train.bin`.
+        ValueError: a split without a document of two ids.
+    """
+    plans = {
+        split: PackingPlan.of(corpus.source(split), end=document_end, seq_len=seq_len)
+        for split in ("train", "val")
+        if corpus.has(split)
+    }
+    for split, plan in plans.items():
+        if not len(plan):
+            raise ValueError(
+                f"{corpus.source(split).path} holds no document of two ids or more before an id "
+                f"{document_end}; check data.document_end"
+            )
+    rows = {
+        split: PackedRows(corpus.source(split), plan, seq_len, corpus.vocab_size)
+        for split, plan in plans.items()
+    }
+    return Records(
+        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
+        validation=grain.MapDataset.source(spread(rows["val"], val_rows)) if "val" in rows else None,
+        identity={
+            **corpus.identity,
+            "seq_len": seq_len,
+            "seed": seed,
+            "packing": plans["train"].digest(),
+        },
+    )

@@ -1,0 +1,158 @@
+"""Which pieces of which documents share a row: the plan that packed rows are read by.
+
+A document of `n` ids makes `n - 1` predictions, and a row of `S` predictions holds `S + 1` ids. A document is
+cut into pieces of `S + 1` ids, each beginning with the id the one before ended with, so that every id but a
+document's first is predicted once; the last piece is what is left. Pieces go into rows by first fit: in the
+order of the corpus, each into the first row that has room (Johnson et al., 1974: at most 1.7 times as many
+rows as the best packing needs). A document of one id predicts nothing and is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dew.data.tokens.source import TokenSource
+
+type Int64s = npt.NDArray[np.int64]
+
+CHUNK = 1 << 24
+"""Ids that are searched for document ends at once."""
+
+NEVER = 1 << 62
+"""Above every row's number."""
+
+
+def document_bounds(source: TokenSource, end: int) -> Int64s:
+    """Where documents begin, and the end of the last: each ends with the id `end`, which belongs to it.
+
+    Ids after the last `end` are a document too.
+    """
+    length = len(source)
+    found = [
+        np.flatnonzero(source.read(start, min(start + CHUNK, length)) == end).astype(np.int64) + start + 1
+        for start in range(0, length, CHUNK)
+    ]
+    inner = np.concatenate([np.zeros(1, np.int64), *found])
+    return inner if inner[-1] == length else np.append(inner, length)
+
+
+def cut_documents(bounds: Int64s, seq_len: int) -> tuple[Int64s, Int64s]:
+    """First id and number of ids of every piece, in the order of the corpus.
+
+    Args:
+        bounds: from `document_bounds`.
+        seq_len: S.
+    """
+    starts, stops = bounds[:-1], bounds[1:]
+    several = stops - starts > 1
+    starts, stops = starts[several], stops[several]
+    counts = -((starts + 1 - stops) // seq_len)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    begins = np.repeat(starts, counts) + (np.arange(counts.sum()) - first) * seq_len
+    return begins, np.minimum(np.repeat(stops, counts) - begins, seq_len + 1)
+
+
+def first_fit(lengths: Int64s, capacity: int) -> Int64s:
+    """The row of every piece: the first with room for it, in order.
+
+    Args:
+        lengths: of the pieces, from 2 to `capacity`.
+        capacity: ids in a row.
+    """
+    rows = _OpenRows(capacity)
+    return np.fromiter(map(rows.place, lengths.tolist()), np.int64, len(lengths))
+
+
+class _OpenRows:
+    """Rows by the room they have: a heap of row numbers for each room, and a tree of their smallest."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._room: list[int] = []
+        self._rows: list[list[int]] = [[] for _ in range(capacity + 1)]
+        self._leaves = 1 << capacity.bit_length()
+        self._least = [NEVER] * (2 * self._leaves)
+
+    def place(self, length: int) -> int:
+        """Put a piece of `length` ids into the first row with room for it, and return the row."""
+        row = self._first_with(length) if length < self._capacity else NEVER
+        if row == NEVER:
+            row, room = len(self._room), self._capacity
+            self._room.append(room)
+        else:
+            room = self._room[row]
+            heapq.heappop(self._rows[room])
+            self._update(room)
+        self._room[row] = room = room - length
+        if room > 1:  # no piece is shorter than two ids
+            heapq.heappush(self._rows[room], row)
+            self._update(room)
+        return row
+
+    def _first_with(self, room: int) -> int:
+        least, node = self._least, self._leaves + room
+        found = least[node]
+        while node > 1:
+            if not node & 1 and least[node + 1] < found:
+                found = least[node + 1]
+            node >>= 1
+        return found
+
+    def _update(self, room: int) -> None:
+        least, rows, node = self._least, self._rows[room], self._leaves + room
+        value = rows[0] if rows else NEVER
+        while node and least[node] != value:
+            least[node] = value
+            beside = least[node ^ 1]
+            value = beside if beside < value else value
+            node >>= 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingPlan:
+    """The pieces of every row.
+
+    Attributes:
+        starts: first id of each piece, row by row and in each row in the order of the corpus.
+        lengths: ids of each piece.
+        offsets: [rows + 1], where each row's pieces begin.
+    """
+
+    starts: Int64s
+    lengths: Int64s
+    offsets: Int64s
+
+    @classmethod
+    def of(cls, source: TokenSource, *, end: int, seq_len: int) -> PackingPlan:
+        """The plan for the documents of `source`, equal wherever it is made.
+
+        Args:
+            source: the ids.
+            end: the id that ends a document.
+            seq_len: S, predictions in a row.
+        """
+        starts, lengths = cut_documents(document_bounds(source, end), seq_len)
+        rows = first_fit(lengths, seq_len + 1)
+        order = np.argsort(rows, kind="stable")
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(rows))])
+        return cls(starts=starts[order], lengths=lengths[order], offsets=offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, index: int) -> list[tuple[int, int]]:
+        """First id and number of ids of every piece of row `index`."""
+        pieces = slice(self.offsets[index], self.offsets[index + 1])
+        return list(zip(self.starts[pieces].tolist(), self.lengths[pieces].tolist(), strict=True))
+
+    def digest(self) -> str:
+        """Identifies the plan."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.starts, self.lengths, self.offsets):
+            digest.update(array.astype("<i8").tobytes())
+        return digest.hexdigest()
