@@ -96,7 +96,8 @@ def test_log_holds_loss_measurements_and_rate(toys):
     trainer(toys.Regression(), tracker=recorder).fit(in_memory(rows(), batch=2), steps=4, log_every=2)
     start = trainer(toys.Regression()).initial_state().params["params"]["w"]
     first = recorder.of("log")[2]
-    assert set(first) == {"train/loss", "train/bias", "train/rows_per_second"}
+    trained = {name for name in first if name.startswith("train/")}
+    assert trained == {"train/loss", "train/bias", "train/rows_per_second"}
     data = rows()
     error = data["x"][:2] @ start - data["y"][:2]
     second = start - 0.1 * 2 * data["x"][:2].T @ error / 2

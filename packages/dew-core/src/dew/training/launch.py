@@ -13,6 +13,7 @@ import jax
 from dew.config import files
 from dew.config.names import run_directory
 from dew.telemetry import open_tracker
+from dew.telemetry.account import TimeAccount, claimed_start
 from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
@@ -107,9 +108,10 @@ def launch(
 
         objective = adapted(objective, config.lora)
         rollout = None if rollout is None else merged_rollout(rollout, config.lora)
+    account = TimeAccount(claimed_start())
     prepare_process(config.trainer)
     with pool.watched():
-        return _launched(config, objective, dataset, name, metrics, summary, rollout)
+        return _launched(config, objective, dataset, name, metrics, summary, rollout, account)
 
 
 def _launched(
@@ -120,6 +122,7 @@ def _launched(
     metrics: Sequence[Metric[Any]],
     summary: Mapping[str, object] | None,
     rollout: Rollout | None,
+    account: TimeAccount,
 ) -> TrainState:
     plan = plan_run(config, dataset)
     optimizer = build_optimizer(config.optim, total_updates=plan.updates)
@@ -149,6 +152,7 @@ def _launched(
             say_finished(directory, latest, plan.steps)
         facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
         trainer.checkpoints, trainer.tracker = checkpoints, reporter(config, directory, facts)
+        trainer.account, trainer.reached = account, reached(directory) if latest is not None else 0
         try:
             with preemption.watch():
                 state = trainer.fit(
@@ -190,6 +194,16 @@ def refuse_lost_checkpoints(directory: str) -> None:
             f"{directory}/checkpoints holds no complete checkpoint, but the run's journal tells of one at "
             f"step {saved[-1].step}; put it back, or train under another trainer.name"
         )
+
+
+def reached(directory: str) -> int:
+    """The furthest step that the journal of an earlier process tells of; 0 where there is none to read."""
+    from dew.telemetry.history import read_journal
+
+    try:
+        return max((life.last_step for life in read_journal(directory).lives), default=0)
+    except FileNotFoundError:
+        return 0
 
 
 def admit(config: RunConfig, directory: str, *, resumes: bool) -> Changes:
