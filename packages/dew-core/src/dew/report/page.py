@@ -11,6 +11,7 @@ from pathlib import Path
 from dew.report.curves import curves
 from dew.report.heading import heading
 from dew.report.markup import escape
+from dew.report.performance import performance
 from dew.report.previews import previews
 from dew.report.strip import strip
 from dew.report.tables import checkpoints, configuration, environment, moment, processes
@@ -54,6 +55,7 @@ def render_report(history: RunHistory, *, now: float) -> str:
             f'<section id="curves"><h2>Curves</h2>{curves(history)}</section>',
             strip(history),
             previews(history),
+            performance(history),
             configuration(history.record),
             environment(history.environment),
             checkpoints(history),

@@ -14,7 +14,8 @@ def forward_macs(model: SimpleDiT, sample: tuple[int, int, int], condition: int 
     """Multiply-adds of one sample.
 
     With L layers of width d and inner width m, N tokens of p by p pixels, C channels in and O out, and a
-    condition of width c: `L (4 d^2 N + 2 d m N + 2 N^2 d + 6 d^2) + N p^2 d (C + O) + 2 d^2 + (256 + d + c) d`.
+    condition of width c: `L (4 d^2 N + 2 d m N + 2 N^2 d + 6 d^2) + N p^2 d (C + O) + 2 d^2 +
+    (256 + d + c) d`.
 
     Args:
         model: the sizes.
