@@ -292,7 +292,8 @@ def test_rollout_makes_the_training_arrays_once_an_attempt(toys):
 def test_profile_window_is_traced(toys, tmp_path):
     window = ProfileWindow(directory=str(tmp_path), steps=2, warmup=1)
     trainer(toys.Regression(), profile=window).fit(dataset(Source()), steps=5)
-    assert list(tmp_path.rglob("*.xplane.pb"))
+    (trace,) = tmp_path.rglob("*.xplane.pb")
+    assert b"step_num" in trace.read_bytes(), "a traced step carries its number"
 
 
 @pytest.mark.parametrize(
