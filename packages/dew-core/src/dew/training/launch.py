@@ -150,7 +150,13 @@ def _launched(
         changes = admit(config, directory, resumes=latest is not None)
         if latest is not None and latest >= plan.steps:
             say_finished(directory, latest, plan.steps)
-        facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
+        directions = {metric.name: metric.higher_is_better for metric in metrics}
+        facts = {
+            **(summary or {}),
+            "steps": plan.steps,
+            "metrics": directions,
+            **({"changed": changes} if changes else {}),
+        }
         trainer.checkpoints, trainer.tracker = checkpoints, reporter(config, directory, facts)
         trainer.account, trainer.reached = account, reached(directory) if latest is not None else 0
         try:
