@@ -27,13 +27,13 @@ def record_at(base: Mapping[str, Any], point: Point) -> dict[str, Any]:
         *folders, last = field.split(".")
         place: Any = record
         for depth, name in enumerate(folders):
-            inner = place.get(name) if isinstance(place, dict) else None
+            inner = place.get(name)
             if not isinstance(inner, dict):
-                known = f"has {', '.join(place)}" if isinstance(place, dict) else "has no fields"
-                where = ".".join(folders[: depth + 1])
-                what = "is unset" if isinstance(place, dict) and name in place else "is no field"
-                above = ".".join(folders[:depth]) or "the configuration"
-                raise ValueError(f"space {field}: {where} {what} with fields of its own; {above} {known}")
+                where, above = ".".join(folders[: depth + 1]), ".".join(folders[:depth])
+                why = "holds no fields here" if name in place else "is no field"
+                raise ValueError(
+                    f"space {field}: {where} {why}; {above or 'the configuration'} has {', '.join(place)}"
+                )
             place = inner
         place[last] = value
     return record
