@@ -58,13 +58,13 @@ class Performance:
         """Book what this thread compiles within the block."""
         owner = threading.get_ident()
 
-        def heard(event: str, duration: float, **facts: Any) -> None:
+        def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
             if event not in COMPILING or threading.get_ident() != owner:
                 return
-            self.account.compiled(duration)
+            self.account.compiled(duration_secs)
             if event == COMPILING[-1]:
                 self._programs += 1
-                self._step_programs += facts.get("fun_name") == TRAIN_STEP
+                self._step_programs += kwargs.get("fun_name") == TRAIN_STEP
 
         jax.monitoring.register_event_duration_secs_listener(heard)
         try:

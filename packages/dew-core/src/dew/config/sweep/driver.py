@@ -172,7 +172,8 @@ class Sweep:
             raise FileNotFoundError(f"{directory} holds no {SWEEP}, so it is not the folder of a sweep")
         try:
             record = json.loads(path.read_text())
-            return cls(**{**record, "space": space_from(record["space"])})
+            fields: dict[str, Any] = {**record, "space": space_from(record["space"])}
+            return cls(**fields)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}); restore it") from error
 
