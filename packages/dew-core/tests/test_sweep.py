@@ -248,5 +248,6 @@ def test_the_report_of_a_sweep_shows_every_trial_and_the_best(toy, tmp_path, cap
         "trial-0005",
     ):
         assert figure in text, figure
+    assert page.count('class="dots"') == 3 and 'class="points"' not in page, "trials are no line"
     assert "<b>broken" not in page and page.count("&lt;b&gt;broken") == 2
     assert text.index("trial-0005 8 0.5 4".replace(" ", "  ")) < text.index("trial-0001  2  0.5  1")

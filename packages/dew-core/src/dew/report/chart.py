@@ -30,7 +30,7 @@ class Line:
     Attributes:
         name: shown in the readout.
         points: rising steps; a non-finite value breaks the line.
-        look: `raw`, `smooth` or `points`.
+        look: `raw`, `smooth`, `points` (joined), or `dots` that stand by themselves.
     """
 
     name: str
@@ -125,8 +125,8 @@ def path(line: Line, x: Scale, y: Scale) -> str:
         pieces.append(f"{pen}{across} {down}")
         dots.append(f"M{across} {down}h.01")
         pen = "L"
-    drawn = f'<path class="{line.look}" d="{"".join(pieces)}"/>'
-    if line.look == "points" or len(pieces) == 1:
+    drawn = "" if line.look == "dots" else f'<path class="{line.look}" d="{"".join(pieces)}"/>'
+    if line.look in ("points", "dots") or len(pieces) == 1:
         drawn += f'<path class="dots" d="{"".join(dots)}"/>'
     return drawn + (f'<path class="missing" d="{"".join(missing)}"/>' if missing else "")
 

@@ -18,7 +18,7 @@ from dew.report.chart import Line, chart, plot, readout
 from dew.report.frame import framed
 from dew.report.markup import escape
 from dew.report.scales import Scale, values_scale
-from dew.report.tables import pairs, table
+from dew.report.tables import configuration, table
 from dew.telemetry.amounts import duration, number
 
 
@@ -45,7 +45,7 @@ def render_sweep(sweep: Sweep, trials: Sequence[Trial], folder: Path, *, now: fl
             head(sweep, trials, folder.resolve().name),
             f'<section id="curves"><h2>Trials</h2>{charts(sweep, trials)}</section>',
             f'<section id="trials"><h2>Table</h2>{listed(sweep, trials)}</section>',
-            f'<section id="configuration"><h2>Base</h2>{pairs(sweep.base)}</section>',
+            configuration(sweep.base),
         ]
     )
     return framed(folder.resolve().name, body, now)
@@ -83,7 +83,7 @@ def charts(sweep: Sweep, trials: list[Trial]) -> str:
     metric = str(measured[0].facts["metric"])
     points = [(trial.number + 1, float(trial.value or 0.0)) for trial in measured]
     lines = [
-        Line(metric, points, "points"),
+        Line(metric, points, "dots"),
         Line("best so far", course(points, higher_of(measured)), "smooth"),
     ]
     drawn = [chart(f"{metric} by trial", lines, span=(1, max(2, points[-1][0])), wide=True)]
@@ -119,7 +119,7 @@ def scatter(title: str, points: list[tuple[Any, float]], log: bool) -> str:
     elif not log:
         low, high = low - 0.04 * (high - low), high + 0.04 * (high - low)
     y, _ = values_scale([value for _, value in points])
-    line = Line("trial", points, "points")
+    line = Line("trial", points, "dots")
     body = plot([line], Scale(low, high, log), y, (), kind="linear")
     longest = max(len(number(value)) for value in (y.low, y.high))
     return (
