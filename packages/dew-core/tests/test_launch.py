@@ -20,7 +20,8 @@ from dew.config import OptimConfig, RunConfig, TrainerConfig
 from dew.data.config import DatasetSpec, Loading, Ramp
 from dew.data.dataset import Dataset
 from dew.plugins import Component
-from dew.telemetry import ProfileWindow
+from dew.telemetry import ProfileWindow, read_journal
+from dew.telemetry.rows import encode_row
 from dew.training.config import MeshSpec
 from dew.training.launch import needed_words
 from dew.training.optim.config import Linear
@@ -90,6 +91,18 @@ def test_going_on_equals_training_through(tmp_path, toys):
     train(config(tmp_path, steps=4), toys)
     parts = train(config(tmp_path, steps=9), toys)
     np.testing.assert_array_equal(parts.params["params"]["w"], whole.params["params"]["w"])
+
+
+def test_steps_that_a_killed_process_had_done_are_booked_as_redone(tmp_path, toys):
+    """The journal tells of step 8, the checkpoint is of step 4."""
+    train(config(tmp_path, steps=4), toys)
+    with (tmp_path / "a" / "tracking" / "journal.jsonl").open("ab") as file:
+        file.write(encode_row("metrics", step=8, time=1e9, values={"train/loss": 1.0}))
+    train(config(tmp_path, steps=8), toys)
+    account = read_journal(tmp_path / "a").lives[-1].account["seconds"]
+    assert account["step"] == 0 and account["redone"] > 0 and account["restore"] > 0
+    train(config(tmp_path, steps=10), toys)
+    assert read_journal(tmp_path / "a").lives[-1].account["seconds"]["step"] > 0
 
 
 def test_a_finished_run_does_no_work_and_says_so(tmp_path, toys, capsys):

@@ -128,6 +128,10 @@ class Adapted(Objective[Any, Any]):
         plain = replace(state, params=whole, ema={} if state.ema is not None else None)
         return super().pipeline(plain, ema=ema, **options)
 
+    def step_cost(self, batch: Batch) -> None:
+        """Not known: the objective counts gradients of the base's kernels, which this pass does not form."""
+        return None
+
     def _forward(
         self, call: Callable[..., Any], params: Variables, batch: Batch, step: Step, **options: Any
     ) -> Any:

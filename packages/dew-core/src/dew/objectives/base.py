@@ -25,6 +25,7 @@ from dew.artifacts import Artifacts
 if TYPE_CHECKING:
     from dew.inputs.spec import InputSpec
     from dew.nn.stack import DecoderBank
+    from dew.telemetry.cost import StepCost
     from dew.training.state import TrainState
 
 type Variables = Mapping[str, Any]
@@ -351,6 +352,13 @@ class Objective(ABC, Generic[Loss, Effects]):
     def count_units(self, batch: Batch) -> int:
         """How many `unit`s a host batch holds; the default counts its rows."""
         return int(jax.tree.leaves(batch)[0].shape[0])
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """The model FLOPs of one training step on a global batch of these shapes; values are not read.
+
+        A family that knows its formula overrides it. None means not known, and then no MFU is reported.
+        """
+        return None
 
 
 def _initialize(init: Partial, held: Variables | None, key: jax.Array) -> Variables:

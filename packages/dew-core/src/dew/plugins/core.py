@@ -23,6 +23,8 @@ IMAGES = {
 COMMANDS = {
     "report": "Write a run's report: one HTML file with curves, samples and settings.",
     "list": "List the runs of a folder with their state and last figures.",
+    "sweep": "Train a recipe at several values of its fields and name the best.",
+    "profile": "Write XProf's reports of a trace that trainer.profile recorded.",
     "doctor": "Show versions, devices, caches and what is wrong with them.",
     "plugins": "List what is installed and by whom; `check` imports every part.",
 }

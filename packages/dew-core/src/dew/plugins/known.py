@@ -65,6 +65,11 @@ SHIPPED_BY: dict[tuple[str, str], str] = {
     ("command", "export"): "dew-inference",
     ("writer", "causal_transformer"): "dew-lm",
     ("adapter_writer", "causal_transformer"): "dew-lm",
+    ("reader", "llama"): "dew-lm",
+    ("reader", "arcee"): "dew-lm",
+    ("reader", "mistral"): "dew-lm",
+    ("reader", "ministral"): "dew-lm",
+    ("reader", "qwen3"): "dew-lm",
 }
 """(kind, name) -> the distribution to install."""
 

@@ -30,7 +30,7 @@ class Line:
     Attributes:
         name: shown in the readout.
         points: rising steps; a non-finite value breaks the line.
-        look: `raw`, `smooth` or `points`.
+        look: `raw`, `smooth`, `points` (joined), or `dots` that stand by themselves.
     """
 
     name: str
@@ -78,8 +78,15 @@ def chart(
     )
 
 
-def plot(lines: Sequence[Line], x: Scale, y: Scale, resumes: Sequence[int]) -> str:
-    """The frame with its lines for one axis of steps."""
+def plot(lines: Sequence[Line], x: Scale, y: Scale, resumes: Sequence[int], *, kind: str = "") -> str:
+    """The frame with its lines for one axis across.
+
+    Args:
+        lines: what is drawn.
+        x, y: the axes.
+        resumes: steps with a mark.
+        kind: `linear` is shown at first, `log` on request; default by the axis.
+    """
     grid = "".join(
         f'<i class="y" style="bottom:{100 * y.place(value):.2f}%"><b>{escape(label(value))}</b></i>'
         for value in y.ticks(VALUE_TICKS)
@@ -95,7 +102,7 @@ def plot(lines: Sequence[Line], x: Scale, y: Scale, resumes: Sequence[int]) -> s
     )
     paths = "".join(path(line, x, y) for line in lines)
     domain = f'data-x="{x.low},{x.high},{int(x.log)}" data-y="{y.low!r},{y.high!r}"'
-    kind = "log" if x.log else "linear"
+    kind = kind or ("log" if x.log else "linear")
     return (
         f'<div class="plot {kind}" {domain}>{grid}<svg viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'preserveAspectRatio="none" aria-hidden="true">{paths}</svg></div>'
@@ -118,8 +125,8 @@ def path(line: Line, x: Scale, y: Scale) -> str:
         pieces.append(f"{pen}{across} {down}")
         dots.append(f"M{across} {down}h.01")
         pen = "L"
-    drawn = f'<path class="{line.look}" d="{"".join(pieces)}"/>'
-    if line.look == "points" or len(pieces) == 1:
+    drawn = "" if line.look == "dots" else f'<path class="{line.look}" d="{"".join(pieces)}"/>'
+    if line.look in ("points", "dots") or len(pieces) == 1:
         drawn += f'<path class="dots" d="{"".join(dots)}"/>'
     return drawn + (f'<path class="missing" d="{"".join(missing)}"/>' if missing else "")
 

@@ -12,6 +12,8 @@ from dew.telemetry.history import Points, RunHistory
 
 VOWELS = frozenset("aeiouyAEIOUY")
 MAIN_POINTS, SMALL_POINTS = 2000, 450
+APART = "performance/"
+"""What a section of its own shows."""
 MOST = 24
 """Charts of further metrics; a page stays readable, and under a megabyte."""
 
@@ -19,7 +21,7 @@ MOST = 24
 def curves(history: RunHistory) -> str:
     """The charts of a run, or a sentence where it has logged nothing."""
     resumes = sorted({life.first_step for life in history.lives if life.first_step})
-    metrics = dict(history.metrics)
+    metrics = {name: points for name, points in history.metrics.items() if not name.startswith(APART)}
     loss = metrics.pop("train/loss", {})
     speed = metrics.pop(f"train/{history.unit}_per_second", {})
     draw = partial(chart, span=logged_span(history), resumes=resumes)

@@ -8,6 +8,7 @@ from dew.report.curves import median, title, with_references
 from dew.report.markup import escape
 from dew.report.series import nonfinite_steps, smooth
 from dew.report.tables import moment
+from dew.telemetry.account import goodput
 from dew.telemetry.amounts import ago, duration, number, rate
 from dew.telemetry.history import Points, RunHistory
 
@@ -80,6 +81,10 @@ def figures(history: RunHistory) -> str:
     speed = median(history.metrics.get(f"train/{history.unit}_per_second", {}))
     if math.isfinite(speed):
         cards.append((f"{history.unit} per second", rate(speed), "median of the log"))
+    if history.seconds:
+        use = median(history.metrics.get("performance/mfu", {}))
+        shown = f"MFU {use:.0%}" if math.isfinite(use) else "of the wall time in steps"
+        cards.append(("goodput", f"{goodput(history.seconds):.0%}", shown))
     cards.append(("steps", f"{history.step:,}", f"of {history.total_steps:,}"))
     processes = len(history.lives)
     stretch = "one process" if processes == 1 else f"{processes} processes"

@@ -17,7 +17,7 @@ def number(value: float) -> str:
 
 def rate(value: float) -> str:
     """Three digits and a thousands letter: `812`, `61.2k`, `1.34M`."""
-    for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for letter, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dew.artifacts import Artifacts
 from dew.telemetry.journal import JournalTracker
@@ -35,6 +36,9 @@ class FanOut(Tracker):
 
     def checkpointed(self, path: str, *, step: int) -> None:
         self._tell(lambda each: each.checkpointed(path, step=step), step)
+
+    def accounted(self, account: Mapping[str, Any], *, step: int) -> None:
+        self._tell(lambda each: each.accounted(account, step=step), step)
 
     def finished(self, status: str, *, step: int) -> None:
         """End the journal last, so that it holds what the others did wrong at the end."""

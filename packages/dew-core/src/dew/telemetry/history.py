@@ -27,6 +27,7 @@ class Life:
         ended: the time of its last row.
         status: `completed`, `interrupted` or `failed`; None where it left no word.
         command: what was called.
+        account: where its time went, as `Tracker.accounted` last told.
     """
 
     first_step: int
@@ -35,6 +36,7 @@ class Life:
     ended: float
     status: str | None = None
     command: str = ""
+    account: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,15 @@ class RunHistory:
     def wall_s(self) -> float:
         """Seconds the processes of this run took together."""
         return sum(life.ended - life.started for life in self.lives)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time of all processes together went, by category of `dew.telemetry.account`."""
+        total: dict[str, float] = {}
+        for life in self.lives:
+            for name, spent in life.account.get("seconds", {}).items():
+                total[name] = total.get(name, 0.0) + float(spent)
+        return total
 
 
 def read_journal(directory: str | os.PathLike[str]) -> RunHistory:
@@ -206,6 +217,10 @@ def _checkpoint(history: RunHistory, row: Mapping[str, Any], step: int) -> None:
     history.checkpoints.append(Saved(step, float(row["time"]), str(row["path"]), int(row["bytes"])))
 
 
+def _account(history: RunHistory, row: Mapping[str, Any], step: int) -> None:
+    history.lives[-1].account = dict(row["account"])
+
+
 def _finished(history: RunHistory, row: Mapping[str, Any], step: int) -> None:
     history.lives[-1].status = str(row["status"])
 
@@ -216,5 +231,6 @@ EVENTS: Mapping[str, Callable[[RunHistory, Mapping[str, Any], int], None]] = {
     "preview": _preview,
     "checkpoint": _checkpoint,
     "notice": lambda history, row, step: history.notices.append((step, str(row["message"]))),
+    "account": _account,
     "finished": _finished,
 }

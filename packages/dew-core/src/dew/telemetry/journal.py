@@ -15,6 +15,9 @@ from dew.telemetry.previews import Picture, preview_items
 from dew.telemetry.rows import FOLDER, JOURNAL, encode_row, encode_values
 from dew.telemetry.tracker import Tracker
 
+ACCOUNT_EVERY_S = 5.0
+"""Seconds between two rows about where the time went: so much of it a killed process leaves unsaid."""
+
 
 class JournalTracker(Tracker):
     """Appends every event of a run to its journal. The file is opened when the run starts.
@@ -40,6 +43,8 @@ class JournalTracker(Tracker):
         self._summary = summary or {}
         self._clock = clock
         self._appender: Appender | None = None
+        self._account: tuple[int, Mapping[str, Any]] | None = None
+        self._accounted = float("-inf")
 
     def started(self, *, step: int, total_steps: int, unit: str) -> None:
         self._appender = Appender(self._folder / JOURNAL)
@@ -79,6 +84,11 @@ class JournalTracker(Tracker):
         shown = place.relative_to(run).as_posix() if place.is_relative_to(run) else path
         self._append("checkpoint", step=step, path=shown, bytes=folder_bytes(place))
 
+    def accounted(self, account: Mapping[str, Any], *, step: int) -> None:
+        self._account = (step, account)
+        if self._clock() - self._accounted >= ACCOUNT_EVERY_S:
+            self._write_account()
+
     def notice(self, message: str, *, step: int) -> None:
         """Put on record what went wrong beside the training."""
         self._append("notice", step=step, message=message)
@@ -86,9 +96,16 @@ class JournalTracker(Tracker):
     def finished(self, status: str, *, step: int) -> None:
         if self._appender is None:
             return
+        self._write_account()
         self._append("finished", step=step, status=status)
         appender, self._appender = self._appender, None
         appender.close()
+
+    def _write_account(self) -> None:
+        if self._account is not None:
+            step, account = self._account
+            self._append("account", step=step, account=account)
+            self._account, self._accounted = None, self._clock()
 
     def _append(self, kind: str, *, step: int, **fields: Any) -> None:
         if self._appender is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dew.artifacts import Artifacts
+from dew.telemetry.account import STEP, goodput
 from dew.telemetry.amounts import duration, number, rate
 from dew.telemetry.pace import Pace
 from dew.telemetry.plain_text import excerpt
@@ -47,6 +48,7 @@ class ProgressTracker(Tracker):
         self._total = 0
         self._pace = Pace()
         self._printed: float | None = None
+        self._account: Mapping[str, Any] = {}
 
     def started(self, *, step: int, total_steps: int, unit: str) -> None:
         from rich.console import Console
@@ -92,12 +94,17 @@ class ProgressTracker(Tracker):
         if pictures:
             self._say(f"  {pictures} pictures, shown by dew report", style="dim")
 
+    def accounted(self, account: Mapping[str, Any], *, step: int) -> None:
+        self._account = account
+
     def finished(self, status: str, *, step: int) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
         spent = duration(self._clock() - self._begun)
         self._say(f"{status} at {self._where(step)} after {spent}", style="bold")
+        if self._account:
+            self._say(f"  {shares(self._account['seconds'])}", style="dim")
 
     def _where(self, step: int) -> str:
         return f"step {step}/{self._total}"
@@ -105,7 +112,9 @@ class ProgressTracker(Tracker):
     def _facts(self, values: Mapping[str, float]) -> list[str]:
         facts = [f"loss {number(values['train/loss'])}"] if "train/loss" in values else []
         speed = values.get(f"train/{self._unit}_per_second")
-        return facts if speed is None else [*facts, f"{rate(speed)} {self._unit}/s"]
+        facts += [] if speed is None else [f"{rate(speed)} {self._unit}/s"]
+        use = values.get("performance/mfu")
+        return facts if use is None else [*facts, f"mfu {use:.0%}"]
 
     def _say(self, line: str, style: str = "") -> None:
         """Print a line as it is: above the bar, or unwrapped and without colour where there is none."""
@@ -118,3 +127,11 @@ class ProgressTracker(Tracker):
         else:
             self._console.file.write(safe + "\n")
             self._console.file.flush()
+
+
+def shares(seconds: Mapping[str, float]) -> str:
+    """Goodput, and the other categories that took a hundredth of the time or more, the greatest first."""
+    whole = sum(seconds.values()) or 1.0
+    others = sorted(((spent, name) for name, spent in seconds.items() if name != STEP), reverse=True)
+    listed = ", ".join(f"{name} {spent / whole:.0%}" for spent, name in others if spent >= 0.01 * whole)
+    return f"goodput {goodput(seconds):.0%}" + (f" ({listed})" if listed else "")

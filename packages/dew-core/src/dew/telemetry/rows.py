@@ -7,6 +7,7 @@
 | `preview` | `items`: texts inline, pictures as files beside the journal |
 | `checkpoint` | `path`, `bytes` |
 | `notice` | `message` |
+| `account` | `account`: where the process's time went so far, see `Tracker.accounted` |
 | `finished` | `status` |
 """
 

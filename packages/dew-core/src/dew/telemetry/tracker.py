@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from dew.artifacts import Artifacts
 
@@ -29,6 +30,15 @@ class Tracker:
 
     def checkpointed(self, path: str, *, step: int) -> None:
         """A checkpoint is durable at `path`."""
+
+    def accounted(self, account: Mapping[str, Any], *, step: int) -> None:
+        """Where this process's time went up to `step`: after every log tick, and before the end.
+
+        `seconds` by category of `dew.telemetry.account`, `first_step_s`, `compilations` and
+        `step_compilations`; `devices` and `device_kind`; `memory_peak_bytes` and `memory_limit_bytes` where
+        the backend reports them; `flops_per_step`, `counts`, `dtype` and `peak_flops` (None for a device
+        without a published peak) where the objective knows its cost.
+        """
 
     def finished(self, status: str, *, step: int) -> None:
         """The run ended: `completed`, `interrupted` or `failed`. Called once; flush and close here."""

@@ -63,6 +63,7 @@ class WandbTracker(Tracker):
         self._facts = {**record, **(summary or {})}
         self._checkpoint: tuple[str, int] | None = None
         self._run: Any = None
+        self._account: Mapping[str, Any] = {}
 
     def started(self, *, step: int, total_steps: int, unit: str) -> None:
         import wandb
@@ -108,6 +109,9 @@ class WandbTracker(Tracker):
     def checkpointed(self, path: str, *, step: int) -> None:
         self._checkpoint = (path, step)
 
+    def accounted(self, account: Mapping[str, Any], *, step: int) -> None:
+        self._account = account
+
     def finished(self, status: str, *, step: int) -> None:
         """Publish the checkpoint a completed run ends on, and close the W&B run."""
         if self._run is None:
@@ -117,6 +121,7 @@ class WandbTracker(Tracker):
             if status == "completed" and self._checkpoint is not None and self._checkpoint[1] == step:
                 run.log_artifact(self._checkpoint[0], name=artifact_name(self._name), type="model")
             run.summary["status"] = status
+            run.summary["account"] = dict(self._account)
         finally:
             run.finish(exit_code=1 if status == "failed" else 0)
 

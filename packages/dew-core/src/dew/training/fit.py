@@ -9,6 +9,7 @@ import jax
 
 from dew.data.dataset import DataPartition, Dataset
 from dew.objectives.base import Batch, Metric, Objective
+from dew.telemetry.account import COMPILE, EVALUATION, RESTORE, SAVE, TimeAccount
 from dew.training import pool, preemption
 from dew.training.agreement import BatchAgreement, agree
 from dew.training.cleanup import Cleanup
@@ -17,9 +18,10 @@ from dew.training.compiled import CompiledStep
 from dew.training.distributed import maximum_across_processes, shard_batch
 from dew.training.evaluation import Evaluator
 from dew.training.microbatch import attempt_step
+from dew.training.performance import Performance
 from dew.training.prefetch import DevicePrefetchIterator
 from dew.training.profile import Profiler
-from dew.training.rate import CountedSource, Meter
+from dew.training.rate import CountedSource
 from dew.training.rejections import Rejections
 from dew.training.reports import GuardedTracker
 from dew.training.saving import Saver, without_empty_window
@@ -80,18 +82,25 @@ class FitPlan:
 
 def run_fit(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition) -> TrainState:
     """Place or restore the state and train it to `plan.steps`; see `Trainer.fit`."""
-    with pool.watched():
+    account = trainer.account or TimeAccount()
+    performance = Performance(trainer.objective, trainer.mesh, account, reached=trainer.reached)
+    with pool.watched(), performance.listening():
         agree("the run", _facts(trainer, data, plan))
-        return _fitted(trainer, data, plan, share)
+        return _fitted(trainer, data, plan, share, performance)
 
 
-def _fitted(trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition) -> TrainState:
+def _fitted(
+    trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition, performance: Performance
+) -> TrainState:
+    if trainer.checkpoints is not None and trainer.checkpoints.latest is not None:
+        performance.account.turn(RESTORE)
     state, _, position = trainer.place()
+    performance.opening()
     if int(state.step) >= plan.steps:
         return state
     if trainer.checkpoints is not None:
         trainer.checkpoints.open()
-    loop = _Loop(trainer, data, plan, share, state)
+    loop = _Loop(trainer, data, plan, share, state, performance)
     try:
         with Cleanup() as cleanup:
             loop.open(position, cleanup)
@@ -125,7 +134,13 @@ class _Loop:
     """The moving parts of one call of `fit`, each event of a step a method."""
 
     def __init__(
-        self, trainer: Trainer, data: Dataset, plan: FitPlan, share: DataPartition, state: TrainState
+        self,
+        trainer: Trainer,
+        data: Dataset,
+        plan: FitPlan,
+        share: DataPartition,
+        state: TrainState,
+        performance: Performance,
     ) -> None:
         self.state = state
         self.step = int(state.step)
@@ -134,7 +149,7 @@ class _Loop:
         self._data = data
         self._plan = plan
         self._share = share
-        self._meter = Meter()
+        self._performance = performance
         self._profiler = Profiler(trainer.profile)
         self._rejections = Rejections(dynamic_scale=trainer.dynamic_scale)
         self._evaluator = Evaluator(trainer.objective, plan.metrics, trainer.mesh)
@@ -195,10 +210,12 @@ class _Loop:
     def finish(self, status: str) -> None:
         """Tell the tracker how a run that started has ended."""
         if self._started:
+            self.tracker.accounted(self._performance.summary(), step=self.step)
             self.tracker.finished(status, step=self.step)
 
     def advance(self) -> None:
         """Consume one batch."""
+        self._performance.stepping(self.step)
         batch, self._first = self._first, None
         if batch is None:
             batch = self._next_batch()
@@ -212,20 +229,18 @@ class _Loop:
             self._result = self._compiled_anew(self._compiled, batch)
         else:
             self._result = self._compiled(self.state, batch)
-            self._meter.add(units)
+            self._performance.stepped(batch, units)
         self.state = self._result.state
         self.step += 1
         self._profiler.after_step(self._result.loss)
         self._rejections.watch(self.step, self._result.accepted)
         self._saver.announce()
-        if not self._meter.running:
-            jax.block_until_ready(self._result.loss)
-            self._meter.start()
+        self._performance.settle(self._result.loss)
 
-    def _compiled_anew(self, compiled: CompiledStep, batch: Batch) -> StepResult:
+    def _compiled_anew(self, compiled: CompiledStep | CompanionStep, batch: Batch) -> StepResult:
         """The step at a size of batch that it has not seen: its time, which compiles, is no step's."""
         jax.block_until_ready(self.state.step)
-        with self._meter.paused():
+        with self._performance.apart(COMPILE):
             result = compiled(self.state, batch)
             jax.block_until_ready(result.loss)
         return result
@@ -236,6 +251,7 @@ class _Loop:
             return
         assert self._result is not None
         self.tracker.log(self._values(self._result), step=self.step)
+        self.tracker.accounted(self._performance.summary(), step=self.step)
 
     def evaluate_if_due(self) -> None:
         """Score the validation data, except at the end: there the training data is closed first."""
@@ -251,7 +267,7 @@ class _Loop:
         if every is not None and self.step % every == 0:
             self._save()
         elif copies is not None and self.step % copies == 0:
-            with self._meter.paused():
+            with self._performance.apart(SAVE):
                 self._saver.copy(self.step, self.state, self._batches.source_state)
 
     def stop_if_asked(self) -> None:
@@ -277,13 +293,15 @@ class _Loop:
         self._batches.close()
         if self._plan.eval_every is not None:
             self._evaluate(position)
-        self._saver.save(self.step, self.state, position)
-        self._saver.wait()
+        with self._performance.apart(SAVE):
+            self._saver.save(self.step, self.state, position)
+            self._saver.wait()
 
     def _next_batch(self) -> Batch:
-        self._wait_for_data()
         try:
-            batch = next(self._batches)
+            with self._performance.waiting():
+                self._wait_for_data()
+                batch = next(self._batches)
         except StopIteration:
             raise RuntimeError(
                 f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
@@ -320,10 +338,7 @@ class _Loop:
             values["train/rejected"] = float(attempted - accepted)
         if factor is not None:
             values["train/loss_scale"] = float(factor)
-        rate = self._meter.reading()
-        if rate is not None:
-            values[f"train/{self._trainer.objective.unit}_per_second"] = rate
-        return values
+        return values | self._performance.values()
 
     def _evaluate(self, position: bytes | None) -> None:
         try:
@@ -338,7 +353,7 @@ class _Loop:
     def _validate(self) -> None:
         opener = self._data.val
         assert opener is not None
-        with self._meter.paused(), Cleanup() as cleanup:
+        with self._performance.apart(EVALUATION), Cleanup() as cleanup:
             source = opener(self._share)
             cleanup.add("closing the validation data", getattr(source, "close", lambda: None))
             values, batch, scored = self._evaluator.scores(self.state, source)
@@ -352,7 +367,7 @@ class _Loop:
                     self.tracker.preview(shown, step=self.step)
 
     def _save(self) -> None:
-        with self._meter.paused():
+        with self._performance.apart(SAVE):
             self._saver.save(self.step, self.state, self._batches.source_state)
 
     def _rolled_out(self, batch: Batch) -> Batch:

@@ -13,6 +13,7 @@ import jax
 from dew.config import files
 from dew.config.names import run_directory
 from dew.telemetry import open_tracker
+from dew.telemetry.account import TimeAccount, claimed_start
 from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase, check_rows
@@ -124,9 +125,10 @@ def launch(
 
         objective = adapted(objective, config.lora)
         rollout = None if rollout is None else merged_rollout(rollout, config.lora)
+    account = TimeAccount(claimed_start())
     prepare_process(config.trainer)
     with pool.watched():
-        return _launched(config, objective, dataset, name, metrics, summary, rollout)
+        return _launched(config, objective, dataset, name, metrics, summary, rollout, account)
 
 
 def _launched(
@@ -137,6 +139,7 @@ def _launched(
     metrics: Sequence[Metric[Any]],
     summary: Mapping[str, object] | None,
     rollout: Rollout | None,
+    account: TimeAccount,
 ) -> TrainState:
     dataset = with_ramp(config, dataset)
     plan = plan_run(config, dataset)
@@ -167,8 +170,15 @@ def _launched(
         changes = admit(config, directory, resumes=latest is not None)
         if latest is not None and latest >= plan.steps:
             say_finished(directory, latest, plan.steps)
-        facts = {**(summary or {}), "steps": plan.steps, **({"changed": changes} if changes else {})}
+        directions = {metric.name: metric.higher_is_better for metric in metrics}
+        facts = {
+            **(summary or {}),
+            "steps": plan.steps,
+            "metrics": directions,
+            **({"changed": changes} if changes else {}),
+        }
         trainer.checkpoints, trainer.tracker = checkpoints, reporter(config, directory, facts)
+        trainer.account, trainer.reached = account, reached(directory) if latest is not None else 0
         try:
             with preemption.watch():
                 state = trainer.fit(
@@ -210,6 +220,16 @@ def refuse_lost_checkpoints(directory: str) -> None:
             f"{directory}/checkpoints holds no complete checkpoint, but the run's journal tells of one at "
             f"step {saved[-1].step}; put it back, or train under another trainer.name"
         )
+
+
+def reached(directory: str) -> int:
+    """The furthest step that the journal of an earlier process tells of; 0 where there is none to read."""
+    from dew.telemetry.history import read_journal
+
+    try:
+        return max((life.last_step for life in read_journal(directory).lives), default=0)
+    except FileNotFoundError:
+        return 0
 
 
 def admit(config: RunConfig, directory: str, *, resumes: bool) -> Changes:

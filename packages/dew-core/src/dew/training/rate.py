@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from dew.data.dataset import BatchIterator, HostBatch
@@ -49,8 +50,25 @@ class CountedSource:
             self._source.close()
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What was counted between two readings of a `Meter`, evaluation and saving taken out.
+
+    Attributes:
+        seconds: of the stretch, above 0.
+        steps, units, rows: how many of each.
+        flops: model FLOPs, or None where a step's are not known.
+    """
+
+    seconds: float
+    steps: int
+    units: int
+    rows: int
+    flops: float | None
+
+
 class Meter:
-    """Units per second since the last reading, with evaluation and saving taken out.
+    """What the steps since the last reading came to, with evaluation and saving taken out.
 
     The first step, which compiles, is left out too: the clock starts when it is done.
     """
@@ -58,7 +76,11 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: float | None = None
-        self._units = 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self._steps = self._units = self._rows = 0
+        self._flops: float | None = 0.0
 
     @property
     def running(self) -> bool:
@@ -69,19 +91,22 @@ class Meter:
         """Begin counting from here."""
         self._since = self._clock()
 
-    def add(self, units: int) -> None:
-        """Count the units of one step."""
-        if self._since is not None:
-            self._units += units
+    def add(self, *, units: int, rows: int, flops: float | None) -> None:
+        """Count one step."""
+        if self._since is None:
+            return
+        self._steps, self._units, self._rows = self._steps + 1, self._units + units, self._rows + rows
+        self._flops = None if self._flops is None or flops is None else self._flops + flops
 
-    def reading(self) -> float | None:
-        """Units per second since the last reading, or None where nothing was counted."""
+    def reading(self) -> Reading | None:
+        """The stretch since the last reading, or None where nothing was counted."""
         now = self._clock()
-        if self._since is None or not self._units or now <= self._since:
+        if self._since is None or not self._steps or now <= self._since:
             return None
-        rate = self._units / (now - self._since)
-        self._since, self._units = now, 0
-        return rate
+        read = Reading(now - self._since, self._steps, self._units, self._rows, self._flops)
+        self._since = now
+        self._empty()
+        return read
 
     @contextmanager
     def paused(self) -> Generator[None]:

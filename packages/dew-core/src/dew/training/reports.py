@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 
@@ -31,6 +32,9 @@ class GuardedTracker(Tracker):
 
     def checkpointed(self, path: str, *, step: int) -> None:
         self._tell(lambda tracker: tracker.checkpointed(path, step=step))
+
+    def accounted(self, account: Mapping[str, Any], *, step: int) -> None:
+        self._tell(lambda tracker: tracker.accounted(account, step=step))
 
     def finished(self, status: str, *, step: int) -> None:
         self._tell(lambda tracker: tracker.finished(status, step=step))

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from dew.data.dataset import Dataset
 from dew.objectives.base import Batch, Metric, Objective, Step, Variables
+from dew.telemetry.account import TimeAccount
 from dew.telemetry.config import ProfileWindow
 from dew.telemetry.tracker import Tracker
 from dew.training.checkpoints import Checkpoints
@@ -56,6 +57,11 @@ class Trainer:
             itself.
         rollout: makes the training arrays from each batch.
         profile: the steps to trace.
+
+    Attributes:
+        account: where the process's time is booked; None begins one with each `fit`.
+        reached: the furthest step that an earlier process of this run told of; steps up to it are done again,
+            and booked so.
 
     Raises:
         TypeError: `key` is no typed scalar key.
@@ -103,6 +109,8 @@ class Trainer:
         self.tracker = tracker
         self.rollout = rollout
         self.profile = profile
+        self.account: TimeAccount | None = None
+        self.reached = 0
         self._step = step
 
     @property

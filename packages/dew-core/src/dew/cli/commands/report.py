@@ -1,4 +1,4 @@
-"""`dew report`: a run as one HTML file."""
+"""`dew report`: a run or a sweep as one HTML file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="dew report",
         description="Write a run's report: curves, samples, settings and checkpoints in one HTML file that "
-        "loads nothing from elsewhere. The run may still be going.",
+        "loads nothing from elsewhere; of a sweep, its trials. It may still be going.",
     )
-    made.add_argument("run", metavar="RUN", help="folder of the run")
+    made.add_argument("run", metavar="RUN", help="folder of a run or a sweep")
     made.add_argument("--out", metavar="FILE", help="where to write; default RUN/report.html")
     return made

@@ -26,6 +26,7 @@ from dew.objectives.diffusion.initial import initial_variables
 from dew.objectives.diffusion.streams import stream
 from dew.sampling.images import CFG, row_keys, row_noise, sample
 from dew.sampling.solvers import DDIM, Solver
+from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
     from dew.inference.images import TextToImage
@@ -206,6 +207,22 @@ class DiffusionObjective(Objective[Mean, None]):
         error = predicted.astype(jnp.float32) - self.process.target(x0, noise, t)
         squared = jnp.mean(jnp.square(error), axis=tuple(range(1, error.ndim)))
         return Mean(jnp.sum(self.process.weight(t) * squared), jnp.asarray(rows, jnp.float32)), Aux()
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """The denoiser forward and backward over every row; the frozen condition encoders are not counted.
+
+        None where the model has no count.
+        """
+        count = getattr(self.model, "forward_macs", None)
+        if count is None:
+            return None
+        rows = field_of(batch, self.inputs.sample.key).shape[0]
+        width = sum(value.shape[-1] for value in self.blank.values())
+        return StepCost(
+            flops=6.0 * rows * count(self.latent_shape, width),
+            dtype=jnp.dtype(getattr(self.model, "dtype", jnp.float32)).name,
+            counts="the denoiser alone, every patch seen by every patch",
+        )
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> ImageGrid:
         """A generated sample for every row, by the row's own condition and key, beside the real ones."""

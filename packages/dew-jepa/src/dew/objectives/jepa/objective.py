@@ -23,6 +23,7 @@ from dew.objectives.base import Aux, Batch, EMASpec, Mean, Objective, Step, Vari
 from dew.objectives.jepa.config import check_momentum
 from dew.objectives.jepa.masks import Masks
 from dew.objectives.jepa.representation import PROBE_KEY, Representation
+from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
     from dew.inference.embeddings import ImageEmbedding
@@ -153,6 +154,27 @@ class JepaObjective(Objective[Mean]):
         context = jnp.mean(jnp.sum(masks.context_valid, axis=-1, dtype=jnp.float32))
         spread = jnp.mean(jnp.std(predicted, axis=(0, 1, 2), where=counted[..., None]))
         return stats, Aux({"context_tokens": context, "prediction_std": spread})
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """Context encoder and predictor forward and backward, the target encoder forward over whole images.
+
+        Slots that a row leaves unused count like the others. None where a network has no count.
+        """
+        encode = getattr(self.encoder, "forward_macs", None)
+        predict = getattr(self.predictor, "forward_macs", None)
+        if encode is None or predict is None:
+            return None
+        rows = batch[self.sample.key].shape[0]
+        masks = jax.eval_shape(lambda: self.mask.draw(jax.random.key(0), 1))
+        (_, context), (_, blocks, targets) = masks.context.shape, masks.targets.shape
+        patches = self.mask.grid[0] * self.mask.grid[1]
+        trained = encode(context) + predict(context, targets, blocks)
+        return StepCost(
+            flops=2.0 * rows * (3 * trained + encode(patches)),
+            dtype=jnp.dtype(getattr(self.encoder, "dtype", jnp.float32)).name,
+            counts="context encoder and predictor forward and backward, target encoder forward; every "
+            "slot of the masks",
+        )
 
     def images(self, batch: Batch) -> jax.Array:
         """The images of a batch in [-1, 1]; bytes become `x / 127.5 - 1`, floats are taken as they are.

@@ -46,6 +46,7 @@ from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, p
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.request import check_model
+from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
     from dew.inference.text import Processor, TextGeneration
@@ -195,6 +196,33 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
     def apply_effects(self, variables: Variables, effects: Variables) -> Variables:
         """The routers' biases, moved by the loads of a committed window."""
         return self.router_terms.moved(variables, effects)
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """The model's own count of its rows, forward and backward.
+
+        None where the model has no count, or a part of it is not trained: then less is computed.
+        """
+        return self.rows_cost(*batch[TEXT_KEY].shape, trained=1)
+
+    def rows_cost(self, rows: int, width: int, *, trained: int, scored: int = 0) -> StepCost | None:
+        """Model FLOPs of passes over `rows` of `width` ids.
+
+        Args:
+            rows: how many.
+            width: ids of a row, one more than its predictions.
+            trained: passes forward and backward.
+            scored: passes forward alone, as of a reference.
+        """
+        count = getattr(self.model, "forward_macs", None)
+        if count is None or self.trainable is not None:
+            return None
+        passes = 3 * trained + scored
+        return StepCost(
+            flops=2.0 * passes * rows * count(width - 1),
+            dtype=jnp.dtype(getattr(self.model, "dtype", jnp.float32)).name,
+            counts="the keys a query may see (causal half, windows), whole rows without regard to documents "
+            "and padding, of a mixture the chosen experts",
+        )
 
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()

@@ -66,6 +66,13 @@ def dew_components() -> Iterator[Component]:
         "A Hugging Face folder in the layout of Llama, Arcee, Mistral, Ministral or Qwen3.",
     )
     yield Component(
+        "reader",
+        "llama",
+        "dew.interop.decoders:read_decoder",
+        "Llama, Arcee, Mistral, Ministral and Qwen3 folders in Hugging Face's layout.",
+        aliases=("arcee", "mistral", "ministral", "qwen3"),
+    )
+    yield Component(
         "adapter_writer",
         "causal_transformer",
         "dew.interop.decoders:write_adapter",

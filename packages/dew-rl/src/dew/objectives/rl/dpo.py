@@ -22,6 +22,7 @@ from dew.objectives.rl.preference_scores import PairScores
 from dew.rl import LogRatios, preference_losses, response_log_ratios
 from dew.rl.names import PreferenceName
 from dew.rl.preference import check_law
+from dew.telemetry.cost import StepCost
 
 
 class DPOObjective(LMObjective):
@@ -137,6 +138,11 @@ class DPOObjective(LMObjective):
     def count_units(self, batch: Batch) -> int:
         """The pairs of a batch."""
         return int(batch[CHOSEN_KEY].shape[0])
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """Both rows of every pair: the policy forward and backward, the reference forward."""
+        pairs, width = batch[CHOSEN_KEY].shape
+        return self.rows_cost(2 * pairs, width, trained=1, scored=1)
 
     def _rows(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Both rows of each pair as neighbours, so that a split by pairs splits them alike."""

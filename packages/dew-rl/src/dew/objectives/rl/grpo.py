@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dew.inference.text import Processor, TextGeneration
     from dew.objectives.lm.decoder import Decoder
     from dew.sampling.text.config import Sampling
+    from dew.telemetry.cost import StepCost
     from dew.training.state import TrainState
 
 SHOWN = 10
@@ -178,6 +179,14 @@ class GRPOObjective(LMObjective):
     def count_units(self, batch: Batch) -> int:
         """The prompts of a batch, or the responses of one that is packed already."""
         return int(batch[PROMPT_KEY if PROMPT_KEY in batch else TEXT_KEY].shape[0])
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """The update on packed rows: the policy forward and backward, and a frozen reference's forward pass.
+
+        Drawing the responses is not counted, though its time is in every rate.
+        """
+        reference = self.settings.kl_weight is not None and REFERENCE_KEY not in batch
+        return self.rows_cost(*batch[TEXT_KEY].shape, trained=1, scored=int(reference))
 
     def _likelihoods(self, params: Variables, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Every target's log likelihood under the model itself, and by the reading of the ratio."""

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.dit.block import Block, BlockSpec, modulated
+from dew.nn.backbones.dit.cost import forward_macs
 from dew.nn.denoising import Conditioning, check_sizes
 from dew.nn.patches import patchify, sincos_positions, unpatchify
 from dew.nn.stack import DecoderBank, StackView
@@ -72,6 +73,10 @@ class SimpleDiT(nn.Module):
     def bank(self) -> DecoderBank:
         """Where the blocks stand."""
         return DecoderBank((), StackView(self.num_layers))
+
+    def forward_macs(self, sample: tuple[int, int, int], condition: int = 0) -> int:
+        """Multiply-adds of the products that one sample [H, W, C] needs, with a condition of that width."""
+        return forward_macs(self, sample, condition)
 
     def _spec(self) -> BlockSpec:
         return BlockSpec(

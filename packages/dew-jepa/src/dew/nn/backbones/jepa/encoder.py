@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.jepa.block import Affine, Stack, block_spec, check_sizes, divisors
+from dew.nn.backbones.jepa.cost import encoder_macs
 from dew.nn.backbones.jepa.tokens import gather_tokens
 from dew.nn.patches import patchify, sincos_positions
 
@@ -90,6 +91,10 @@ class JepaEncoder(nn.Module):
     def features(self) -> int:
         """Width of a token."""
         return self.hidden_size
+
+    def forward_macs(self, tokens: int) -> int:
+        """Multiply-adds of the products that one image of so many patches needs."""
+        return encoder_macs(self, tokens)
 
     @nn.compact
     def __call__(

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.jepa.block import Affine, Stack, block_spec, check_sizes
+from dew.nn.backbones.jepa.cost import predictor_macs
 from dew.nn.patches import sincos_positions
 from dew.nn.sharding import named_axes
 
@@ -61,6 +62,10 @@ class JepaPredictor(nn.Module):
             features=self.features,
         )
         super().__post_init__()
+
+    def forward_macs(self, context: int, targets: int, blocks: int) -> int:
+        """Multiply-adds of the products that one image needs: blocks of `targets` seen from `context`."""
+        return predictor_macs(self, context, targets, blocks)
 
     @nn.compact
     def __call__(

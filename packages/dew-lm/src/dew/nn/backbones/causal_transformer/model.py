@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
+from dew.nn.backbones.causal_transformer.cost import forward_macs
 from dew.nn.backbones.causal_transformer.layer import DecoderLayer, LayerSpec
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
@@ -130,6 +131,10 @@ class CausalTransformer(nn.Module):
     def bank(self) -> DecoderBank:
         """Where the layers stand in a variables tree."""
         return DecoderBank((), StackView(self.num_layers))
+
+    def forward_macs(self, length: int) -> int:
+        """Multiply-adds that one row of `length` tokens needs, of attention the keys that a query sees."""
+        return forward_macs(self, length)
 
     def setup(self) -> None:
         self.embed_tokens = nn.Embed(

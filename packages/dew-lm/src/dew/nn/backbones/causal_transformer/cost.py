@@ -1,0 +1,53 @@
+"""The multiply-adds of a decoder's forward pass, from its sizes alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
+
+if TYPE_CHECKING:
+    from dew.nn.backbones.causal_transformer.model import CausalTransformer
+
+
+def active_weights(model: CausalTransformer) -> int:
+    """The weights of matrix products that one token meets.
+
+    The vocabulary head counts, tied or not, the embedding's look-up does not; of a mixture's experts those
+    that the token chose, and the router.
+    """
+    width, heads = model.hidden_size, model.num_heads + model.kv_heads
+    attention = 2 * width * heads * model.head_width
+    total = model.num_layers * attention + width * model.vocab_size
+    inner = model.intermediate_size or feed_forward_width(width, model.activation)
+    products = 2 if model.activation == "relu2" else 3
+    for layer in range(model.num_layers):
+        mixture = model.mixture
+        if mixture is None or not mixture.at(layer):
+            total += products * width * inner
+        else:
+            expert = products * width * (mixture.intermediate_size or inner)
+            total += mixture.top_k * expert + width * mixture.num_experts
+    return total
+
+
+def seen_keys(length: int, window: int | None, *, causal: bool) -> int:
+    """Pairs of a query and a key it sees, in a row of `length` tokens.
+
+    `length^2` where all see all, `length (length + 1) / 2` where none sees a later one, and `sum of
+    min(i + 1, window)` under a window.
+    """
+    if not causal:
+        return length * length
+    span = length if window is None else min(window, length)
+    return span * (span + 1) // 2 + (length - span) * span
+
+
+def forward_macs(model: CausalTransformer, length: int) -> int:
+    """Multiply-adds of one row of `length` tokens: `length P + sum over layers of 2 H D keys`.
+
+    P are the active weights, H the query heads, D their width, and keys what `seen_keys` counts.
+    """
+    spans = windows(model.num_layers, model.sliding_window, model.sliding_layers)
+    keys = sum(seen_keys(length, span, causal=model.causal) for span in spans)
+    return length * active_weights(model) + 2 * model.num_heads * model.head_width * keys
