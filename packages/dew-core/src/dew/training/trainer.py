@@ -57,7 +57,7 @@ class Trainer:
     Raises:
         TypeError: `key` is no typed scalar key.
         ValueError: `accumulation` below 1.
-        NotImplementedError: a mesh with pipeline stages or a sequence axis, or a layout with host memory.
+        NotImplementedError: a mesh with pipeline stages, or a layout with host memory.
     """
 
     def __init__(
@@ -228,10 +228,8 @@ class Trainer:
 
 
 def _refuse_unbuilt(mesh: MeshSpec, layout: Layout) -> None:
-    for name in ("stage", "sequence"):
-        size = getattr(mesh, name)
-        if size > 1:
-            raise NotImplementedError(f"mesh.{name}={size}: this axis is not built yet; use 1")
+    if mesh.stage > 1:
+        raise NotImplementedError(f"mesh.stage={mesh.stage}: this axis is not built yet; use 1")
     if layout.host:
         raise NotImplementedError(
             f"layout.host={layout.host!r}: host memory is not built yet; leave it empty"
