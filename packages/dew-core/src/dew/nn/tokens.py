@@ -1,7 +1,7 @@
 """Activations [B, S, ...] whose positions stay on the devices of the mesh's sequence axis.
 
-Between attention calls every layer works on single positions, so a device computes and keeps 1 / `sequence` of
-them. Rows are split over the batch axes as before.
+Between attention calls every layer works on single positions, so a device computes and keeps
+1 / `sequence` of them. Rows are split over the batch axes as ever.
 
 Dimensions: B rows, S positions, N = B * S tokens.
 """
@@ -16,6 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 from dew.nn.sharding import automatic, axis_size, mesh_splits, split_rows
 from dew.training.mesh import BATCH_AXES, SEQUENCE_AXIS
+
+TABLE_AXIS = "fsdp"
+"""The batch axis that also splits the columns of an embedding."""
 
 
 class TokenAxes(NamedTuple):
@@ -56,11 +59,11 @@ def check_positions(positions: int, name: str) -> None:
     """
     shards = position_shards()
     if positions % shards:
-        fits = max(count for count in range(1, shards) if positions % count == 0 and shards % count == 0)
+        smaller = math.gcd(positions, shards)
+        lengths = [str(count * shards) for count in (positions // shards, positions // shards + 1) if count]
         raise ValueError(
-            f"{name} holds {positions} positions, which mesh.{SEQUENCE_AXIS}={shards} does not divide; use rows "
-            f"of {positions // shards * shards or shards} or {(positions // shards + 1) * shards} positions, or "
-            f"mesh.{SEQUENCE_AXIS}={fits}"
+            f"{name} holds {positions} positions, which mesh.{SEQUENCE_AXIS}={shards} does not divide; use "
+            f"{' or '.join(lengths)} positions, or mesh.{SEQUENCE_AXIS}={smaller}"
         )
 
 
@@ -74,6 +77,25 @@ def split_tokens(x: jax.Array) -> jax.Array:
         return split_rows(x)
     free = P.UNCONSTRAINED
     return jax.lax.with_sharding_constraint(x, P(axes.rows or free, axes.positions, *[free] * (x.ndim - 2)))
+
+
+def split_positions(x: jax.Array) -> jax.Array:
+    """Return `split_tokens(x)` where the mesh in use splits the positions, and `x` as it is elsewhere."""
+    return x if token_axes(*x.shape[:2]).positions is None else split_tokens(x)
+
+
+def split_lookup(x: jax.Array) -> jax.Array:
+    """Return [B, S, E], looked up in a table of vectors, on the devices `split_tokens` says.
+
+    A device of a sharded table looks up its columns for the rows of all who share it, and they trade columns
+    for rows. Said in two steps, the compiler does that for a device's positions; in one, for all positions.
+    """
+    axes = token_axes(*x.shape[:2])
+    if axes.positions is None or axes.rows is None or axis_size(TABLE_AXIS) == 1:
+        return split_tokens(x)
+    apart = tuple(axis for axis in axes.rows if axis != TABLE_AXIS)
+    looked_up = P(apart, axes.positions, *[P.UNCONSTRAINED] * (x.ndim - 2))
+    return split_tokens(jax.lax.with_sharding_constraint(x, looked_up))
 
 
 def merged(x: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
-"""Which devices are near each other: granules, and the groups of them that a hybrid mesh's data axis spans.
+"""Which devices are near each other: granules, and the groups of them a hybrid mesh's data axis spans.
 
-Inside a granule devices exchange fast; between granules slowly. A granule is a slice of TPUs or an NVLink domain
-where the devices report several, else the devices of one process. A run whose devices all belong to one granule
-has no slow border: there the devices, in their order, are the granules.
+Inside a granule devices exchange fast; between granules slowly. A granule is a slice of TPUs or an NVLink
+domain where the devices report several, else the devices of one process. A run whose devices all belong to
+one granule has no slow border: there the devices, in their order, are the granules.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def device_groups(devices: Sequence[Any], replicas: int) -> list[list[Any]]:
     if len(granules) % replicas:
         fits = [str(count) for count in range(1, len(granules) + 1) if len(granules) % count == 0]
         raise ValueError(
-            f"mesh.replicas={replicas} must divide the {len(granules)} {kind} of this run, so that every replica "
-            f"has as many; use {', '.join(fits)}"
+            f"mesh.replicas={replicas} must divide the {len(granules)} {kind} of this run, so that every "
+            f"replica has as many; use {', '.join(fits)}"
         )
     sizes = sorted({len(granule) for granule in granules})
     if len(sizes) > 1:
         raise ValueError(
-            f"mesh.replicas={replicas} needs {kind} alike, and they hold from {sizes[0]} to {sizes[-1]} devices; "
-            "use mesh.replicas=1, or give each as many"
+            f"mesh.replicas={replicas} needs {kind} alike, and they hold from {sizes[0]} to {sizes[-1]} "
+            "devices; use mesh.replicas=1, or give each as many"
         )
     each = len(granules) // replicas
     return [

@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
 
     Softmax is float32 or wider. A query that may see nothing gives zeros. Queries see keys as `allowed_keys`
     says; leave positions out where query i stands at key i, which lets kernels skip what causality forbids.
-    On a mesh with a sequence axis each of its devices computes its share, as `dew.nn.attention.sequence` says.
+    On a mesh with a sequence axis each of its devices computes a share (`dew.nn.attention.sequence`).
 
     Args:
         query: [B, T, H, D].
@@ -110,7 +110,12 @@ def scaled_dot_product_attention(
         "key_positions": key_positions,
     }
     rules = _Rules(
-        causal, window, query.shape[-1] ** -0.5 if scale is None else scale, softcap, implementation, precision
+        causal,
+        window,
+        query.shape[-1] ** -0.5 if scale is None else scale,
+        softcap,
+        implementation,
+        precision,
     )
     return over_sequence(
         partial(_attend, rules),

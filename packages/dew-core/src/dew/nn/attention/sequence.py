@@ -79,9 +79,7 @@ def plan_exchange(
     )
 
 
-def over_sequence(
-    attend: Callable[[Operands], jax.Array], operands: Operands, *, ordered: bool
-) -> jax.Array:
+def over_sequence(attend: Callable[[Operands], jax.Array], operands: Operands, *, ordered: bool) -> jax.Array:
     """Return `attend(operands)`, each device computing its share of the queries or of the heads.
 
     Args:

@@ -117,9 +117,7 @@ def _tiles(spec: HeadSpec, vocab: int) -> list[tuple[int, int]]:
 
 def _capped(spec: HeadSpec, hidden: jax.Array, tile: jax.Array) -> jax.Array:
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
-    logits = jnp.dot(
-        hidden, tile.astype(hidden.dtype), precision=spec.precision, preferred_element_type=wide
-    )
+    logits = jnp.dot(hidden, tile.astype(hidden.dtype), precision=spec.precision, preferred_element_type=wide)
     logits = split_merged(logits) if hidden.ndim == 2 else split_tokens(logits)
     return logits if spec.softcap is None else spec.softcap * jnp.tanh(logits / spec.softcap)
 

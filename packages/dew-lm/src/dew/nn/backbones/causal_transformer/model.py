@@ -31,7 +31,7 @@ from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotary_table
 from dew.nn.sharding import named_axes, unboxed
 from dew.nn.stack import DecoderBank, StackView
-from dew.nn.tokens import check_positions, split_tokens
+from dew.nn.tokens import check_positions, split_lookup, split_tokens
 
 
 class CausalTransformer(nn.Module):
@@ -214,11 +214,12 @@ class CausalTransformer(nn.Module):
                 f"tokens hold {length} positions, over max_seq_len={self.max_seq_len}; "
                 "shorten the rows or build the model with a larger max_seq_len"
             )
-        check_positions(length, "tokens")
+        if not self.is_initializing():
+            check_positions(length, "tokens")
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = split_tokens(self.embed_tokens(tokens))
+        x = split_lookup(self.embed_tokens(split_tokens(tokens)))
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
         return self.norm(x)
@@ -239,7 +240,7 @@ class CausalTransformer(nn.Module):
             cache: from `init_cache` or an earlier call.
         """
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = split_tokens(self.embed_tokens(tokens))
+        x = split_lookup(self.embed_tokens(split_tokens(tokens)))
         written: Cache = {}
         for name, layer in zip(self.bank.view.names, self.layers, strict=True):
             x, written[name] = layer.decode(x, angles, positions, valid, cache[name])
