@@ -68,6 +68,15 @@ def _arranged(shape: tuple[int, ...], group: Sequence[Any], *, given_order: bool
     return mesh_utils.create_device_mesh(shape, group)
 
 
+def _fitting(sizes: Sequence[int], devices: int) -> str:
+    """Factors no larger than `sizes` that divide `devices`, the first axes served first."""
+    left, fits = devices, dict[str, int]()
+    for axis, size in zip(AXES[1:], sizes, strict=True):
+        fits[axis] = max(factor for factor in range(1, size + 1) if left % factor == 0)
+        left //= fits[axis]
+    return " x ".join(f"{axis}={size}" for axis, size in fits.items() if size > 1) or "data parallelism alone"
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows split over every batch axis, all other dimensions whole."""
     return NamedSharding(mesh, P(BATCH_AXES))
