@@ -1,7 +1,7 @@
 """Attention over meshes with a sequence axis beside the formula, for `test_sequence_attention.py`.
 
-Prints a JSON object: of each case and mesh the largest deviations of the result and of the three gradients, and
-how many exchanges of each kind the compiled program has.
+Prints a JSON object: of each case and mesh the largest deviations of the result and of the three gradients,
+and how many exchanges of each kind the compiled program has.
 """
 
 from __future__ import annotations
