@@ -45,11 +45,12 @@ class MeshSpec:
         fsdp: shards of the parameters and the optimizer state.
         expert: groups of experts.
         tensor: shards within a layer's matrices.
-        sequence: shards of the positions in attention.
+        sequence: shards of a row's positions; attention calls exchange heads, or gather keys.
         stage: pipeline stages.
         microbatches: pipeline microbatches in flight; a positive multiple of `stage`, which must then exceed
             1.
-        replicas: groups of granules (slices, hosts, processes) the data axis spans.
+        replicas: groups of granules (slices, hosts, processes) the data axis spans; every other axis lies
+            inside a group.
 
     Raises:
         ValueError: a factor below 1, or `microbatches` without a pipeline or not a multiple of its stages.
