@@ -30,7 +30,7 @@ def found() -> dict[str, dict]:
 @pytest.mark.parametrize("model", ["windows, norms, caps", "one key head, recomputed", "experts"])
 def test_packed_rows_give_the_loss_and_gradient_of_one_device(found, model):
     gaps = found["gaps"][model]
-    assert len(gaps) == 4
+    assert len(gaps) == (4 if model.startswith("windows") else 2)
     for name, gap in gaps.items():
         assert gap < (1e-6 if name.startswith("loss") else 5e-6), (name, gap)
 
