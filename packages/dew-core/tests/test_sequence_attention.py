@@ -74,11 +74,11 @@ def test_rows_that_the_batch_axes_do_not_divide_stay_whole():
 
 def test_a_length_that_the_axis_does_not_divide_is_refused_with_lengths_that_work():
     with over(sequence=4):
-        check_positions(12, "tokens")
-        with pytest.raises(ValueError, match=r"tokens holds 14 .*sequence=4 .*12 or 16 .*mesh.sequence=2"):
-            check_positions(14, "tokens")
-        with pytest.raises(ValueError, match=r"use 4 positions, or mesh.sequence=1"):
-            check_positions(3, "tokens")
+        check_positions("seq_len", 12)
+        with pytest.raises(ValueError, match=r"seq_len=14 .*sequence=4, .*use 12 or 16, or mesh.sequence=2"):
+            check_positions("seq_len", 14)
+        with pytest.raises(ValueError, match=r"use 4, or mesh.sequence=1"):
+            check_positions("seq_len", 3)
 
 
 def test_merged_tokens_stand_by_device_and_come_apart_again():

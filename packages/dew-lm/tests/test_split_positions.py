@@ -40,5 +40,5 @@ def test_the_same_ids_are_drawn(found):
 
 
 def test_rows_that_the_axis_does_not_divide_are_refused_with_lengths_that_work(found):
-    assert "tokens holds 70 positions" in found["refused"]
-    assert found["refused"].endswith("use 68 or 72 positions, or mesh.sequence=2")
+    assert found["refused"].startswith("tokens.shape[1]=70 must be a multiple of mesh.sequence=4")
+    assert found["refused"].endswith("use 68 or 72, or mesh.sequence=2")

@@ -15,6 +15,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from dew.nn.sharding import automatic, axis_size, mesh_splits, split_rows
+from dew.training.config import MeshSpec
 from dew.training.mesh import BATCH_AXES, SEQUENCE_AXIS
 
 TABLE_AXIS = "fsdp"
@@ -47,24 +48,13 @@ def position_shards() -> int:
     return axis_size(SEQUENCE_AXIS) if automatic(SEQUENCE_AXIS) else 1
 
 
-def check_positions(positions: int, name: str) -> None:
+def check_positions(name: str, positions: int) -> None:
     """Refuse a length that the mesh in use does not cut into equal pieces.
 
-    Args:
-        positions: S.
-        name: of the array, for the message.
-
     Raises:
-        ValueError: naming the axis and what would do.
+        ValueError: naming what holds so many positions, and what would do.
     """
-    shards = position_shards()
-    if positions % shards:
-        smaller = math.gcd(positions, shards)
-        lengths = [str(count * shards) for count in (positions // shards, positions // shards + 1) if count]
-        raise ValueError(
-            f"{name} holds {positions} positions, which mesh.{SEQUENCE_AXIS}={shards} does not divide; use "
-            f"{' or '.join(lengths)} positions, or mesh.{SEQUENCE_AXIS}={smaller}"
-        )
+    MeshSpec(sequence=position_shards()).check_positions(name, positions)
 
 
 def split_tokens(x: jax.Array) -> jax.Array:

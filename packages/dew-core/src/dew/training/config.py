@@ -5,6 +5,7 @@ Importing this module imports neither jax nor numpy; the methods that place arra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, cast
@@ -80,6 +81,22 @@ class MeshSpec:
             raise ValueError(
                 f"mesh.microbatches={self.microbatches} must be a multiple of mesh.stage={self.stage}; "
                 f"use {self.stage * max(1, self.microbatches // self.stage)}"
+            )
+
+    def check_positions(self, name: str, positions: int) -> None:
+        """Refuse a length that `sequence` does not cut into equal pieces.
+
+        Raises:
+            ValueError: naming what holds so many positions, and what would do.
+        """
+        shards = self.sequence
+        if positions % shards:
+            lengths = [
+                str(count * shards) for count in (positions // shards, positions // shards + 1) if count
+            ]
+            raise ValueError(
+                f"{name}={positions} must be a multiple of mesh.sequence={shards}, which splits positions; use "
+                f"{' or '.join(lengths)}, or mesh.sequence={math.gcd(positions, shards)}"
             )
 
 

@@ -199,7 +199,7 @@ class LMRunConfig(RunConfig):
             variables: start from this complete tree.
 
         Raises:
-            ValueError: sizes that do not fit the tokenizer, the data or the preview.
+            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh.
             FileNotFoundError: the tokenizer.
         """
         from dew.data.text import load_tokenizer
@@ -241,6 +241,7 @@ class LMRunConfig(RunConfig):
                 f"data={type(self.data).__name__} has no seq_len; a language model trains on token windows: "
                 "use data:text or data:token-windows"
             )
+        self.trainer.mesh.check_positions("data.seq_len", length)
         return length
 
     def _samples(self, tokenizer: Tokenizer, longest: int) -> Any:

@@ -215,7 +215,7 @@ class CausalTransformer(nn.Module):
                 "shorten the rows or build the model with a larger max_seq_len"
             )
         if not self.is_initializing():
-            check_positions(length, "tokens")
+            check_positions("tokens.shape[1]", length)
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = rotary_table(positions, self.head_width, self.rope_theta)
