@@ -95,8 +95,8 @@ class MeshSpec:
                 str(count * shards) for count in (positions // shards, positions // shards + 1) if count
             ]
             raise ValueError(
-                f"{name}={positions} must be a multiple of mesh.sequence={shards}, which splits positions; use "
-                f"{' or '.join(lengths)}, or mesh.sequence={math.gcd(positions, shards)}"
+                f"{name}={positions} must be a multiple of mesh.sequence={shards}, which splits positions; "
+                f"use {' or '.join(lengths)}, or mesh.sequence={math.gcd(positions, shards)}"
             )
 
 
