@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from dew.data.dataset import DataPartition
 from dew.training.config import MeshSpec
-from dew.training.granules import device_groups
+from dew.training.granules import device_groups, granules_of
 
 AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
 """Every mesh has these axes, of size 1 where a run does not use them."""
@@ -62,8 +62,11 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def _arranged(shape: tuple[int, ...], group: Sequence[Any], *, given_order: bool) -> np.ndarray:
-    """One group's devices in a mesh's shape, neighbours of the interconnect beside each other."""
-    if given_order:
+    """One group's devices in a mesh's shape, neighbours of the interconnect beside each other.
+
+    Several slices have no common interconnect to follow; they stand one after another.
+    """
+    if given_order or granules_of(group)[0] == "slices":
         return np.array(group, dtype=object).reshape(shape)
     return mesh_utils.create_device_mesh(shape, group)
 
