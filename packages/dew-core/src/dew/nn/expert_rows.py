@@ -1,8 +1,8 @@
 """Rows meet the experts that other devices hold.
 
 Every device sorts and computes its own rows and positions, so that a split batch is never gathered whole.
-Over the expert axis the devices of a group exchange: each receives the group's rows, computes what its experts
-say of them, and the sum returns to each row's device.
+Over the expert axis the devices of a group exchange: each receives the group's rows, computes what its
+experts say of them, and the sum returns to each row's device.
 """
 
 from __future__ import annotations
