@@ -50,6 +50,9 @@ LAYOUTS: Mapping[str, MeshSpec] = {
     "replicas 2 x data 4": MeshSpec(replicas=2),
     "sequence 2 x data 4": MeshSpec(sequence=2),
     "sequence 4 x data 2": MeshSpec(sequence=4),
+    "sequence 2 x fsdp 2 x tensor 2": MeshSpec(sequence=2, fsdp=2, tensor=2),
+    "sequence 2 x expert 4": MeshSpec(sequence=2, expert=4),
+    "replicas 2 x sequence 2 x fsdp 2": MeshSpec(replicas=2, sequence=2, fsdp=2),
     "stage 2 x data 4": MeshSpec(stage=2, microbatches=4),
     "stage 4 x data 2": MeshSpec(stage=4, microbatches=4),
 }
@@ -271,8 +274,9 @@ def cases(only: Sequence[str]) -> Mapping[str, Case]:
 
 
 def with_experts(config: Any) -> RunConfig:
-    """A run of `lm` with a mixture of experts in its model."""
-    model = dataclasses.replace(config.model, config={**config.model.config, "mixture": MIXTURE})
+    """A run of `lm` with a mixture of experts in its model, and heads that four devices share evenly."""
+    fields = {**config.model.config, "num_heads": 4, "mixture": MIXTURE}
+    model = dataclasses.replace(config.model, config=fields)
     return dataclasses.replace(config, model=model, **TERMS)
 
 

@@ -1,4 +1,4 @@
-"""What the processes of the pools in `test_processes.py` and `test_elastic_resume.py` run."""
+"""What the processes of the pools in the tests beside it run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from jax.experimental import multihost_utils
 
 from dew.artifacts import ImageGrid
 from dew.data.dataset import Dataset
+from dew.nn.attention import scaled_dot_product_attention
 from dew.objectives.base import Aux, EMASpec, Mean, Objective
 from dew.telemetry import open_tracker
 from dew.telemetry.tracker import Tracker
 from dew.testing import in_memory
-from dew.training import Checkpoints, Layout, MeshSpec, Trainer, board, build_mesh
+from dew.training import Checkpoints, Layout, MeshSpec, Trainer, board, build_mesh, data_partition
 from dew.training.distributed import to_host
+from dew.training.mesh import replicated
 
 RECORDS, BATCH = 20, 4
 
@@ -297,3 +299,33 @@ def report(*, folder):
     data = in_memory(rows(), batch=BATCH)
     made.fit(data, steps=4, log_every=1, eval_every=2, checkpoint_every=2, metrics=[Seen()], preview=True)
     return {"events": sorted(set(heard.events)), "waits": heard.waits}
+
+
+def mesh_groups():
+    """Which processes the lines of a hybrid mesh cross, and attention over positions that processes share."""
+    mesh = build_mesh(MeshSpec(replicas=2, fsdp=2))
+    owners = np.vectorize(lambda device: device.process_index)(mesh.devices)
+    crossing = [
+        name
+        for index, name in enumerate(mesh.axis_names)
+        if not np.array_equal(owners.min(axis=index), owners.max(axis=index))
+    ]
+    split = build_mesh(MeshSpec(sequence=4))
+    keys = jax.random.split(jax.random.key(3), 3)
+    drawn = [jax.random.normal(key, (2, 12, heads, 8)) for key, heads in zip(keys, (4, 4, 4), strict=True)]
+    gaps = {}
+    for name, heads in (("all-to-all", 4), ("gather", 2)):
+        inputs = [drawn[0], drawn[1][:, :, :heads], drawn[2][:, :, :heads]]
+        right = jax.grad(attended, argnums=(0, 1, 2))(*inputs)
+        with jax.set_mesh(split):
+            got = jax.jit(jax.grad(attended, argnums=(0, 1, 2)), out_shardings=replicated(split))(*inputs)
+        gaps[name] = max(float(jnp.abs(a - to_host(b)).max()) for a, b in zip(right, got, strict=True))
+    return {
+        "crossing": crossing,
+        "shares": [dataclasses.astuple(data_partition(each)) for each in (mesh, split)],
+        "gaps": gaps,
+    }
+
+
+def attended(query, key, value):
+    return jnp.sum(jnp.sin(scaled_dot_product_attention(query, key, value, causal=True)))

@@ -68,9 +68,7 @@ def test_a_ramp_with_accumulation_is_refused():
 UNSUPPORTED = [
     ("optim.optimizer", {"optim": OptimConfig(optimizer="muonclip", optimizer_opts={"b2": 0.98})}),
     ("trainer.quantization", {"trainer": TrainerConfig(quantization=Quantization())}),
-    ("trainer.mesh.sequence", {"trainer": TrainerConfig(mesh=MeshSpec(sequence=2))}),
     ("trainer.mesh.stage", {"trainer": TrainerConfig(mesh=MeshSpec(stage=2))}),
-    ("trainer.mesh.replicas", {"trainer": TrainerConfig(mesh=MeshSpec(replicas=2))}),
     ("trainer.layout.host_parameters", {"trainer": TrainerConfig(layout=Layout(host_parameters=("*",)))}),
 ]
 

@@ -37,9 +37,9 @@ def test_factors_that_do_not_divide_the_devices_are_refused():
         build_mesh(MeshSpec(fsdp=3, tensor=2), jax.devices()[:1])
 
 
-def test_groups_of_hosts_are_refused_by_name():
-    with pytest.raises(NotImplementedError, match=r"mesh\.replicas=2"):
-        build_mesh(MeshSpec(replicas=2))
+def test_an_axis_larger_than_a_replica_is_refused_with_one_that_fits():
+    with pytest.raises(ValueError, match=r"the 4 devices of each of replicas=2; fsdp=4 works"):
+        build_mesh(MeshSpec(replicas=2, fsdp=8), jax.devices()[:1] * 8)
 
 
 @pytest.mark.parametrize("options", [{"mesh": MeshSpec(stage=2)}])

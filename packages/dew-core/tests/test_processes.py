@@ -106,3 +106,20 @@ def test_what_process_zero_tells_its_trackers_needs_no_other_process(tmp_path):
 def test_states_that_rest_elsewhere_train_the_same_numbers():
     for device, memory, others in values(pool("rest_elsewhere", 2, steps=4)):
         assert device == memory == others
+
+
+def test_replicas_of_one_process_each_train_what_one_process_does(runs):
+    found = values(pool("train", 2, steps=STEPS, mesh={"replicas": 2, "fsdp": 2}))
+    assert [value["ids"] for value in found] == 2 * [runs[1][1][0]["ids"]]
+    expected = list(runs[1][1][0]["losses"].values())
+    np.testing.assert_allclose(list(found[0]["losses"].values()), expected, rtol=0, atol=1e-6)
+    for one, other in zip(found[0]["weights"], runs[1][1][0]["weights"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_replicas_keep_every_other_axis_inside_a_process_and_positions_may_cross_them():
+    zero, one = values(pool("mesh_groups", 2))
+    assert zero["crossing"] == one["crossing"] == ["data"]
+    # Each process reads its half; where positions are split over both, both read every row.
+    assert [each["shares"] for each in (zero, one)] == [[[0, 2, 1], [0, 1, 2]], [[1, 2, 1], [0, 1, 2]]]
+    assert max(zero["gaps"].values()) < 2e-6 and zero["gaps"].keys() == {"all-to-all", "gather"}

@@ -10,12 +10,13 @@ import sys
 import pytest
 import tokenizers as hf
 
-from dew.config import ModelConfig
+from dew.config import ModelConfig, TrainerConfig
 from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm import LMRunConfig
 from dew.objectives.lm.config import IndexerTraining
+from dew.training import MeshSpec
 
 BYTE = load_tokenizer("byte")
 
@@ -90,6 +91,14 @@ def test_a_vocabulary_that_is_not_the_tokenizers_is_refused():
 def test_a_model_shorter_than_the_data_is_refused():
     with pytest.raises(ValueError, match=r"max_seq_len=16 is shorter than data\.seq_len=32"):
         with_sizes(max_seq_len=16).build()
+
+
+def test_rows_that_a_sequence_axis_does_not_divide_are_refused_with_lengths_that_work():
+    trainer = TrainerConfig(mesh=MeshSpec(sequence=3))
+    with pytest.raises(
+        ValueError, match=r"data\.seq_len=32 .* mesh\.sequence=3, .*use 30 or 33, or mesh.seq.*=1"
+    ):
+        small(trainer=trainer).build()
 
 
 def test_a_preview_longer_than_the_model_is_refused_before_training():

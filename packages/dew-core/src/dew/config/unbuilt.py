@@ -7,9 +7,7 @@ from collections.abc import Mapping
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "optim.optimizer": (("adam", "adamw", "lamb", "muon"), "use muon, or adamw"),
     "trainer.quantization": ((None,), "unset it to train in model.dtype"),
-    "trainer.mesh.sequence": ((1,), "split the batch over mesh.fsdp or the data axis"),
     "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),
-    "trainer.mesh.replicas": ((1,), "use one group of devices"),
     "trainer.layout.host_parameters": (((),), "keep the parameters on the devices"),
 }
 """Dotted field -> the values that work, and what to do instead of the others."""

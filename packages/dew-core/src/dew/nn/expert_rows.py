@@ -1,8 +1,8 @@
 """Rows meet the experts that other devices hold.
 
-Every device sorts and computes its own rows, so that a batch split over a mesh is never gathered whole. Over
-the expert axis the devices of a group exchange: each receives the group's rows, computes what its experts say
-of them, and the sum returns to each row's device.
+Every device sorts and computes its own rows and positions, so that a split batch is never gathered whole.
+Over the expert axis the devices of a group exchange: each receives the group's rows, computes what its
+experts say of them, and the sum returns to each row's device.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec as P
 
-from dew.nn.sharding import mesh_splits
-from dew.training.mesh import BATCH_AXES
+from dew.nn.sharding import axis_size
+from dew.nn.tokens import token_axes
 
 EXPERT_AXIS = "expert"
 
@@ -26,15 +26,16 @@ def over_expert_groups(blocks: Blocks, rows: Any, bank: Any) -> jax.Array:
     """Return `blocks(rows, bank, 0)`, computed where rows and experts lie on the mesh in use.
 
     Args:
-        blocks: its result has the rows' leading axis, and the results of parts of a bank add up to the whole
+        blocks: its result has the rows' leading axes, and the results of parts of a bank add up to the whole
             bank's.
-        rows: arrays with one leading row axis.
+        rows: arrays [B, S, ...], with rows and positions in front.
         bank: arrays with a leading expert axis.
     """
-    if not mesh_splits(jax.tree.leaves(rows)[0].shape[0]):
+    axes = token_axes(*jax.tree.leaves(rows)[0].shape[:2])
+    if not axes.names:
         return blocks(rows, bank, 0)
     experts: int = jax.tree.leaves(bank)[0].shape[0]
-    groups = jax.sharding.get_abstract_mesh().shape[EXPERT_AXIS]
+    groups = axis_size(EXPERT_AXIS) if axes.rows else 1
     exchanged = groups > 1 and experts % groups == 0
 
     def local(rows: Any, bank: Any) -> jax.Array:
@@ -46,7 +47,7 @@ def over_expert_groups(blocks: Blocks, rows: Any, bank: Any) -> jax.Array:
 
     return jax.shard_map(
         local,
-        in_specs=(P(BATCH_AXES), P(EXPERT_AXIS if exchanged else None)),
-        out_specs=P(BATCH_AXES),
-        axis_names=set(BATCH_AXES),
+        in_specs=(P(*axes), P(EXPERT_AXIS if exchanged else None)),
+        out_specs=P(*axes),
+        axis_names=set(axes.names),
     )(rows, bank)

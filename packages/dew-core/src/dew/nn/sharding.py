@@ -51,11 +51,17 @@ def split_rows(x: jax.Array) -> jax.Array:
 
 def mesh_splits(rows: int) -> bool:
     """Whether the mesh in use splits so many rows, by axes that the compiler partitions."""
+    shards = math.prod(axis_size(axis) for axis in BATCH_AXES)
+    return shards > 1 and rows % shards == 0 and automatic(*BATCH_AXES)
+
+
+def automatic(*axes: str) -> bool:
+    """Whether the mesh in use has all these axes and leaves them to the compiler."""
     mesh = jax.sharding.get_abstract_mesh()
-    automatic = {
-        name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto
-    }
-    if not automatic.issuperset(BATCH_AXES):
-        return False
-    shards = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-    return shards > 1 and rows % shards == 0
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return all(kinds.get(axis) == AxisType.Auto for axis in axes)
+
+
+def axis_size(axis: str) -> int:
+    """The size of one axis of the mesh in use; 1 where there is no such axis."""
+    return jax.sharding.get_abstract_mesh().shape.get(axis, 1)

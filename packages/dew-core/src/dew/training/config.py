@@ -5,6 +5,7 @@ Importing this module imports neither jax nor numpy; the methods that place arra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, cast
@@ -45,11 +46,12 @@ class MeshSpec:
         fsdp: shards of the parameters and the optimizer state.
         expert: groups of experts.
         tensor: shards within a layer's matrices.
-        sequence: shards of the positions in attention.
+        sequence: shards of a row's positions; attention calls exchange heads, or gather keys.
         stage: pipeline stages.
         microbatches: pipeline microbatches in flight; a positive multiple of `stage`, which must then exceed
             1.
-        replicas: groups of granules (slices, hosts, processes) the data axis spans.
+        replicas: groups of granules (slices, hosts, processes) the data axis spans; every other axis lies
+            inside a group.
 
     Raises:
         ValueError: a factor below 1, or `microbatches` without a pipeline or not a multiple of its stages.
@@ -79,6 +81,22 @@ class MeshSpec:
             raise ValueError(
                 f"mesh.microbatches={self.microbatches} must be a multiple of mesh.stage={self.stage}; "
                 f"use {self.stage * max(1, self.microbatches // self.stage)}"
+            )
+
+    def check_positions(self, name: str, positions: int) -> None:
+        """Refuse a length that `sequence` does not cut into equal pieces.
+
+        Raises:
+            ValueError: naming what holds so many positions, and what would do.
+        """
+        shards = self.sequence
+        if positions % shards:
+            lengths = [
+                str(count * shards) for count in (positions // shards, positions // shards + 1) if count
+            ]
+            raise ValueError(
+                f"{name}={positions} must be a multiple of mesh.sequence={shards}, which splits positions; "
+                f"use {' or '.join(lengths)}, or mesh.sequence={math.gcd(positions, shards)}"
             )
 
 

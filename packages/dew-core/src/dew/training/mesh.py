@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dew.data.dataset import DataPartition
 from dew.training.config import MeshSpec
+from dew.training.granules import device_groups, granules_of
 
 AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
 """Every mesh has these axes, of size 1 where a run does not use them."""
@@ -20,38 +22,53 @@ AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
 BATCH_AXES = ("data", "fsdp", "expert")
 """The axes that a batch's rows are split over."""
 
+SEQUENCE_AXIS = "sequence"
+"""The axis that positions are split over, between attention calls and in them."""
+
 
 def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange devices as `spec` says; the data axis takes the factor that is left.
+
+    With `replicas` the data axis runs over that many groups of granules one after another, and every other
+    axis lies inside a group (`dew.training.granules`).
 
     Args:
         spec: the sizes of the other axes.
         devices: what to arrange; default every device JAX sees.
 
     Raises:
-        ValueError: the factors do not divide the number of devices.
-        NotImplementedError: `replicas` above 1.
+        ValueError: the factors do not divide the number of devices of a replica, or the devices do not form
+            `replicas` equal groups.
     """
-    if spec.replicas > 1:
-        raise NotImplementedError(
-            f"mesh.replicas={spec.replicas}: hybrid meshes over several groups of hosts are not built yet; "
-            "use 1"
-        )
     given = list(jax.devices() if devices is None else devices)
     inner = (spec.fsdp, spec.expert, spec.tensor, spec.sequence, spec.stage)
     factor = math.prod(inner)
-    if len(given) % factor:
+    groups = device_groups(given, spec.replicas)
+    if len(groups[0]) % factor:
         named = " x ".join(f"{axis}={size}" for axis, size in zip(AXES[1:], inner, strict=True))
+        of_each = f"{len(given)} devices"
+        if spec.replicas > 1:
+            of_each = f"the {len(groups[0])} devices of each of replicas={spec.replicas}"
         raise ValueError(
-            f"{named} makes groups of {factor}, which do not divide {len(given)} devices; "
-            f"{_fitting(inner, len(given))} works"
+            f"{named} makes groups of {factor}, which do not divide {of_each}; "
+            f"{_fitting(inner, len(groups[0]))} works"
         )
-    shape = (len(given) // factor, *inner)
-    if devices is not None:
-        return Mesh(
-            np.array(given, dtype=object).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES)
-        )
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shape = (len(groups[0]) // factor, *inner)
+    kinds = (AxisType.Auto,) * len(AXES)
+    if devices is None and spec.replicas == 1:
+        return jax.make_mesh(shape, AXES, axis_types=kinds)
+    blocks = [_arranged(shape, group, given_order=devices is not None) for group in groups]
+    return Mesh(np.concatenate(blocks), AXES, axis_types=kinds)
+
+
+def _arranged(shape: tuple[int, ...], group: Sequence[Any], *, given_order: bool) -> np.ndarray:
+    """One group's devices in a mesh's shape, neighbours of the interconnect beside each other.
+
+    Several slices have no common interconnect to follow; they stand one after another.
+    """
+    if given_order or granules_of(group)[0] == "slices":
+        return np.array(group, dtype=object).reshape(shape)
+    return mesh_utils.create_device_mesh(shape, group)
 
 
 def _fitting(sizes: Sequence[int], devices: int) -> str:

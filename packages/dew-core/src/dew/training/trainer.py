@@ -67,7 +67,7 @@ class Trainer:
         TypeError: `key` is no typed scalar key.
         ValueError: `accumulation` below 1, or `layout.host` names `params` beside a step factory, which owns
             its optimizer.
-        NotImplementedError: a mesh with pipeline stages or a sequence axis.
+        NotImplementedError: a mesh with pipeline stages.
     """
 
     def __init__(
@@ -276,7 +276,5 @@ class Trainer:
 
 
 def _refuse_unbuilt(mesh: MeshSpec) -> None:
-    for name in ("stage", "sequence"):
-        size = getattr(mesh, name)
-        if size > 1:
-            raise NotImplementedError(f"mesh.{name}={size}: this axis is not built yet; use 1")
+    if mesh.stage > 1:
+        raise NotImplementedError(f"mesh.stage={mesh.stage}: this axis is not built yet; use 1")

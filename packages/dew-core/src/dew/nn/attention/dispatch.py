@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import partial
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention.config import AttentionImpl
-from dew.nn.attention.masks import allowed_keys
+from dew.nn.attention.masks import allowed_keys, four_dimensional
 from dew.nn.attention.reference import reference_attention
+from dew.nn.attention.sequence import Operands, over_sequence
 from dew.nn.attention.tiled import TILE, tiled_attention
 
 type Kernel = Literal["reference", "xla", "tiled", "cudnn"]
 
 CUDNN_DTYPES = (jnp.bfloat16, jnp.float16)
 CUDNN_MAX_WIDTH = 128
+RESTRICTIONS = ("mask", "query_segment_ids", "key_segment_ids", "query_positions", "key_positions")
+"""The arrays of a call that restrict which keys a query sees."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def scaled_dot_product_attention(
 
     Softmax is float32 or wider. A query that may see nothing gives zeros. Queries see keys as `allowed_keys`
     says; leave positions out where query i stands at key i, which lets kernels skip what causality forbids.
+    On a mesh with a sequence axis each of its devices computes a share (`dew.nn.attention.sequence`).
 
     Args:
         query: [B, T, H, D].
@@ -94,39 +99,80 @@ def scaled_dot_product_attention(
         ValueError: shapes, masks or positions do not fit, or the named kernel cannot compute this call here.
     """
     _check_shapes(query, key, value, softcap)
-    in_order = (causal or window is not None) and query_positions is None and key_positions is None
-    kernel = resolve_kernel(
+    given = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "mask": None if mask is None else four_dimensional(mask),
+        "query_segment_ids": query_segment_ids,
+        "key_segment_ids": key_segment_ids,
+        "query_positions": query_positions,
+        "key_positions": key_positions,
+    }
+    rules = _Rules(
+        causal,
+        window,
+        query.shape[-1] ** -0.5 if scale is None else scale,
+        softcap,
         implementation,
+        precision,
+    )
+    return over_sequence(
+        partial(_attend, rules),
+        {name: value for name, value in given.items() if value is not None},
+        ordered=causal or window is not None,
+    )
+
+
+class _Rules(NamedTuple):
+    """What a call says besides its arrays; `scaled_dot_product_attention` documents the fields."""
+
+    causal: bool
+    window: int | None
+    scale: float
+    softcap: float | None
+    implementation: AttentionImpl | None
+    precision: jax.lax.PrecisionLike
+
+
+def _attend(rules: _Rules, operands: Operands) -> jax.Array:
+    """The call on one device."""
+    query, key, value = (operands[name] for name in ("query", "key", "value"))
+    queries, keys = query.shape[1], key.shape[1]
+    apart = "query_positions" in operands or "key_positions" in operands
+    kernel = resolve_kernel(
+        rules.implementation,
         Call(
             backend=jax.default_backend(),
             dtype=jnp.dtype(query.dtype),
-            queries=query.shape[1],
+            queries=queries,
             width=query.shape[-1],
-            in_order=in_order and query.shape[1] == key.shape[1],
-            softcap=softcap is not None,
-            precision=precision is not None,
+            in_order=(rules.causal or rules.window is not None) and not apart and queries == keys,
+            softcap=rules.softcap is not None,
+            precision=rules.precision is not None,
         ),
     )
     tiled = kernel == "tiled"
     allowed = allowed_keys(
-        query.shape[1],
-        key.shape[1],
-        causal=causal and not tiled,
-        window=None if tiled else window,
-        mask=mask,
-        query_segment_ids=query_segment_ids,
-        key_segment_ids=key_segment_ids,
-        query_positions=query_positions,
-        key_positions=key_positions,
+        queries,
+        keys,
+        causal=rules.causal and not tiled,
+        window=None if tiled else rules.window,
+        **{name: operands.get(name) for name in RESTRICTIONS},
     )
-    factor: float = query.shape[-1] ** -0.5 if scale is None else scale
     if tiled:
-        return tiled_attention(query, key, value, scale=factor, window=window, allowed=allowed)
-    if kernel == "reference" or softcap is not None:
+        return tiled_attention(query, key, value, scale=rules.scale, window=rules.window, allowed=allowed)
+    if kernel == "reference" or rules.softcap is not None:
         return reference_attention(
-            query, key, value, allowed=allowed, scale=factor, softcap=softcap, precision=precision
+            query,
+            key,
+            value,
+            allowed=allowed,
+            scale=rules.scale,
+            softcap=rules.softcap,
+            precision=rules.precision,
         )
-    return _fused(query, key, value, allowed=allowed, scale=factor, kernel=kernel)
+    return _fused(query, key, value, allowed=allowed, scale=rules.scale, kernel=kernel)
 
 
 def resolve_kernel(implementation: AttentionImpl | None, call: Call) -> Kernel:

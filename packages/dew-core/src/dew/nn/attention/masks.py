@@ -53,13 +53,26 @@ def allowed_keys(
     elif query_segment_ids is not None or key_segment_ids is not None:
         raise ValueError("query_segment_ids and key_segment_ids go together; only one of them was given")
     if mask is not None:
-        parts.append(_four_dimensional(mask))
+        parts.append(four_dimensional(mask))
     if not parts:
         return None
     allowed = parts[0]
     for part in parts[1:]:
         allowed = allowed & part
     return allowed
+
+
+def four_dimensional(mask: Bool[Array, "..."]) -> Bool[Array, "..."]:
+    """Return a mask that is broadcastable to [B, H, T, S] with dimensions of 1 in front.
+
+    Raises:
+        ValueError: it is not boolean, or has more than four dimensions.
+    """
+    if mask.dtype != jnp.bool_:
+        raise ValueError(f"mask has dtype {mask.dtype}; it must be boolean, True where a key may be seen")
+    if mask.ndim > 4:
+        raise ValueError(f"mask has shape {mask.shape}; it must be broadcastable to [B, H, T, S]")
+    return jax.lax.expand_dims(mask, range(4 - mask.ndim))
 
 
 def _ordered(
@@ -85,11 +98,3 @@ def _ordered(
     if window is not None:
         allowed = allowed & (distance < window)
     return allowed[:, None]
-
-
-def _four_dimensional(mask: Bool[Array, "..."]) -> Bool[Array, "..."]:
-    if mask.dtype != jnp.bool_:
-        raise ValueError(f"mask has dtype {mask.dtype}; it must be boolean, True where a key may be seen")
-    if mask.ndim > 4:
-        raise ValueError(f"mask has shape {mask.shape}; it must be broadcastable to [B, H, T, S]")
-    return jax.lax.expand_dims(mask, range(4 - mask.ndim))

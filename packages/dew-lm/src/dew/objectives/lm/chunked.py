@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dew.nn.sharding import split_rows
+from dew.nn.tokens import split_merged, split_tokens
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ def _tiles(spec: HeadSpec, vocab: int) -> list[tuple[int, int]]:
 
 def _capped(spec: HeadSpec, hidden: jax.Array, tile: jax.Array) -> jax.Array:
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
-    logits = split_rows(
-        jnp.dot(hidden, tile.astype(hidden.dtype), precision=spec.precision, preferred_element_type=wide)
-    )
+    logits = jnp.dot(hidden, tile.astype(hidden.dtype), precision=spec.precision, preferred_element_type=wide)
+    logits = split_merged(logits) if hidden.ndim == 2 else split_tokens(logits)
     return logits if spec.softcap is None else spec.softcap * jnp.tanh(logits / spec.softcap)
 
 
@@ -191,7 +190,7 @@ def _backward(
         logits_bar = share - jnp.where(columns == targets[:, None], loss_bar[:, None], 0)
         logits_bar = _through_cap(spec, logits, logits_bar).astype(hidden.dtype)
         product = partial(jnp.dot, precision=spec.precision, preferred_element_type=log_partition.dtype)
-        hidden_bar = hidden_bar + split_rows(product(logits_bar, tile.T.astype(hidden.dtype)))
+        hidden_bar = hidden_bar + split_merged(product(logits_bar, tile.T.astype(hidden.dtype)))
         weight_bars.append(product(hidden.T, logits_bar).astype(weight.dtype))
     return hidden_bar.astype(hidden.dtype), jnp.concatenate(weight_bars, axis=1), None
 

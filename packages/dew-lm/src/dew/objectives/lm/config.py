@@ -200,7 +200,7 @@ class LMRunConfig(RunConfig):
             variables: start from this complete tree.
 
         Raises:
-            ValueError: sizes that do not fit the tokenizer, the data or the preview.
+            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh.
             FileNotFoundError: the tokenizer.
         """
         from dew.data.text import load_tokenizer
@@ -246,7 +246,9 @@ class LMRunConfig(RunConfig):
                 )
         if len(set(lengths)) != 1:
             raise ValueError(f"data.parts have seq_len {lengths}; a mixture needs parts of one seq_len")
-        return cast("int", lengths[0])
+        length = cast("int", lengths[0])
+        self.trainer.mesh.check_positions("data.seq_len", length)
+        return length
 
     def _samples(self, tokenizer: Tokenizer, longest: int) -> Any:
         from dew.objectives.lm.samples import Samples

@@ -19,6 +19,7 @@ from dew.artifacts import Artifacts, TextSamples, TokenScores
 from dew.inputs.spec import Field, InputSpec
 from dew.nn.moe.router import ROUTING
 from dew.nn.stack import DecoderBank
+from dew.nn.tokens import merged, parted
 from dew.objectives.base import (
     Aux,
     Batch,
@@ -441,9 +442,9 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         weight = self.model.head_weight(variables)
         scored = chunked_cross_entropy(
-            hidden.reshape(-1, hidden.shape[-1]),
+            merged(hidden),
             weight,
-            targets.reshape(-1),
+            merged(targets),
             chunks=sensible_chunks(weight.shape[1], self.head_chunks),
             softcap=self.model.final_logit_softcap,
             temperature=temperature,
@@ -452,9 +453,9 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         )
         correct = scored.correct
         return (
-            scored.losses.reshape(targets.shape),
-            scored.log_partition.reshape(targets.shape),
-            None if correct is None else correct.reshape(targets.shape),
+            parted(scored.losses, *targets.shape),
+            parted(scored.log_partition, *targets.shape),
+            None if correct is None else parted(correct, *targets.shape),
         )
 
     def _terms(self, scores: Scores) -> jax.Array:

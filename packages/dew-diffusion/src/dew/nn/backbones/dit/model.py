@@ -17,6 +17,7 @@ from dew.nn.backbones.dit.cost import forward_macs
 from dew.nn.denoising import Conditioning, check_sizes
 from dew.nn.patches import patchify, sincos_positions, unpatchify
 from dew.nn.stack import DecoderBank, StackView
+from dew.nn.tokens import split_positions
 
 
 class SimpleDiT(nn.Module):
@@ -117,10 +118,10 @@ class SimpleDiT(nn.Module):
         )(noise_level, textcontext)
         tokens = spec.affine(self.hidden_size, ("embed", "mlp"), "patch_in")(patchify(x, self.patch_size))
         grid = (x.shape[1] // self.patch_size, x.shape[2] // self.patch_size)
-        tokens = tokens + jnp.asarray(sincos_positions(grid, self.hidden_size), tokens.dtype)
+        tokens = split_positions(tokens + jnp.asarray(sincos_positions(grid, self.hidden_size), tokens.dtype))
         block = nn.remat(Block, static_argnums=(3,)) if self.remat else Block
         for name in self.bank.view.names:
-            tokens = block(spec, name=name)(tokens, condition, train)
+            tokens = split_positions(block(spec, name=name)(tokens, condition, train))
         zeros = nn.initializers.zeros
         ends = spec.affine(2 * self.hidden_size, ("embed", "mlp"), "final_modulation", zeros)
         shift, scale = jnp.split(ends(nn.silu(condition)), 2, axis=-1)

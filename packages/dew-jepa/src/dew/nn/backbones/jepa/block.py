@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from dew.nn.attention import AttentionImpl, scaled_dot_product_attention
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.sharding import named_axes
+from dew.nn.tokens import split_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +141,9 @@ class Stack(nn.Module):
     def __call__(
         self, x: Float[Array, "B T E"], valid: Bool[Array, "B T"] | None = None
     ) -> Float[Array, "B T E"]:
+        x = split_positions(x)
         for index in range(self.layers):
-            x = Block(self.spec, name=f"layers_{index}")(x, valid)
+            x = split_positions(Block(self.spec, name=f"layers_{index}")(x, valid))
         return layer_norm(self.spec, "norm")(x)
 
 

@@ -23,7 +23,7 @@ from dew.nn.moe.config import Mixture
 from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
-from dew.nn.sharding import split_rows
+from dew.nn.tokens import split_tokens
 
 type Angles = tuple[jax.Array, jax.Array]
 """Cosines and sines of the rotary angles, [B, T, D / 2] or [1, T, D / 2] each."""
@@ -113,7 +113,7 @@ class SelfAttention(nn.Module):
         return rotate(query, *angles), rotate(key, *angles), value
 
     def _split(self, x: jax.Array) -> jax.Array:
-        return split_rows(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)
+        return split_tokens(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)
 
     def _attention(self) -> Callable[..., jax.Array]:
         return partial(
@@ -126,7 +126,7 @@ class SelfAttention(nn.Module):
         )
 
     def _output(self, mixed: jax.Array) -> jax.Array:
-        return split_rows(self.o_proj(split_rows(mixed.reshape(*mixed.shape[:-2], -1))))
+        return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))
 
 
 class DecoderLayer(nn.Module):
@@ -158,7 +158,7 @@ class DecoderLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None
     ) -> Float[Array, "B T E"]:
-        x = x + self.self_attn(split_rows(self.input_layernorm(x)), angles, segment_ids)
+        x = x + self.self_attn(split_tokens(self.input_layernorm(x)), angles, segment_ids)
         return x + self._feed_forward(x)
 
     def decode(
@@ -175,4 +175,4 @@ class DecoderLayer(nn.Module):
         return x + self._feed_forward(x), cache
 
     def _feed_forward(self, x: jax.Array) -> jax.Array:
-        return split_rows(self.mlp(split_rows(self.post_attention_layernorm(x))))
+        return split_tokens(self.mlp(split_tokens(self.post_attention_layernorm(x))))

@@ -30,8 +30,9 @@ from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotary_table
-from dew.nn.sharding import named_axes, split_rows, unboxed
+from dew.nn.sharding import named_axes, unboxed
 from dew.nn.stack import DecoderBank, StackView
+from dew.nn.tokens import check_positions, split_lookup, split_tokens
 
 
 class CausalTransformer(nn.Module):
@@ -210,7 +211,7 @@ class CausalTransformer(nn.Module):
             segment_ids: the document of each token; a token sees its own document alone.
 
         Raises:
-            ValueError: rows longer than `max_seq_len`.
+            ValueError: rows longer than `max_seq_len`, or that a sequence axis does not cut evenly.
         """
         length = tokens.shape[1]
         if length > self.max_seq_len:
@@ -218,10 +219,12 @@ class CausalTransformer(nn.Module):
                 f"tokens hold {length} positions, over max_seq_len={self.max_seq_len}; "
                 "shorten the rows or build the model with a larger max_seq_len"
             )
+        if not self.is_initializing():
+            check_positions("tokens.shape[1]", length)
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = split_rows(self.embed_tokens(tokens))
+        x = split_lookup(self.embed_tokens(split_tokens(tokens)))
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
         return self.norm(x)
@@ -242,7 +245,7 @@ class CausalTransformer(nn.Module):
             cache: from `init_cache` or an earlier call.
         """
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = split_rows(self.embed_tokens(tokens))
+        x = split_lookup(self.embed_tokens(split_tokens(tokens)))
         written: Cache = {}
         for name, layer in zip(self.bank.view.names, self.layers, strict=True):
             x, written[name] = layer.decode(x, angles, positions, valid, cache[name])
