@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import optax
 
 from dew.config import files
 from dew.config.names import run_directory
@@ -16,7 +17,8 @@ from dew.telemetry import open_tracker
 from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase
-from dew.training.optim.build import build_optimizer
+from dew.training.optim.build import READS_AXES, build_optimizer
+from dew.training.optim.matrices import axis_names
 from dew.training.record import Changes, permitted_changes
 from dew.training.run_lock import sole_trainer
 from dew.training.runtime import prepare_process
@@ -122,7 +124,7 @@ def _launched(
     rollout: Rollout | None,
 ) -> TrainState:
     plan = plan_run(config, dataset)
-    optimizer = build_optimizer(config.optim, total_updates=plan.updates)
+    optimizer = optimizer_of(config, objective, updates=plan.updates)
     trainer_config = config.trainer
     directory = run_directory(trainer_config.checkpoint_dir, name)
     config = dataclasses.replace(config, trainer=dataclasses.replace(trainer_config, name=name))
@@ -165,6 +167,25 @@ def _launched(
             raise
     say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
     return state
+
+
+def optimizer_of(
+    config: RunConfig, objective: Objective[Any, Any], *, updates: int
+) -> optax.GradientTransformation:
+    """The run's optimizer, told what the axes of the objective's parameters are where it reads them.
+
+    Raises:
+        ValueError: muonclip for an objective that reports no attention logits.
+    """
+    if config.optim.optimizer == "muonclip" and not objective.reports_logits:
+        raise ValueError(
+            f"optim.optimizer='muonclip' clips by attention logits, and {type(objective).__name__} reports "
+            "none; use 'muon'"
+        )
+    if config.optim.optimizer not in READS_AXES:
+        return build_optimizer(config.optim, total_updates=updates)
+    boxed = jax.eval_shape(objective.initializer, jax.random.key(config.trainer.seed))
+    return build_optimizer(config.optim, total_updates=updates, axes=axis_names(boxed))
 
 
 def say_finished(directory: str, latest: int, steps: int) -> None:

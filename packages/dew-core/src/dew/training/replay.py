@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dew.objectives.base import Batch, Objective, Step, merge
+from dew.objectives.base import Aux, Batch, Objective, Step, merge
 from dew.training.microbatch import (
     Attempt,
     added,
@@ -25,6 +25,7 @@ from dew.training.microbatch import (
     unpack,
     wide_scalar,
 )
+from dew.training.observations import empty_observations, head_maxima, observed
 from dew.training.state import Accumulation, TrainState
 from dew.training.widths import all_finite, like, widened
 
@@ -32,11 +33,11 @@ from dew.training.widths import all_finite, like, widened
 class ReplayWindow:
     """Retains the microbatches of a window and replays them at its end."""
 
-    def __init__(self, objective: Objective[Any, Any], size: int, stats: Any, effects: Any) -> None:
+    def __init__(self, objective: Objective[Any, Any], size: int, stats: Any, aux: Aux[Any]) -> None:
         self._objective = objective
         self._size = size
         self._stats = stats
-        self._effects = effects
+        self._aux = aux
 
     def empty(self, state: TrainState, batch: Batch) -> Accumulation:
         _, rest = split(state.params)
@@ -47,7 +48,7 @@ class ReplayWindow:
 
         return {
             "stats": pack(zeros(self._stats)),
-            "effects": pack(zeros(self._effects)),
+            **empty_observations(self._aux),
             "records": jax.tree.map(lambda leaf: jnp.zeros((self._size, *leaf.shape), leaf.dtype), records),
         }
 
@@ -60,7 +61,7 @@ class ReplayWindow:
         slot = state.microstep % self._size
         summed: Accumulation = {
             "stats": added(held["stats"], pack(stats)),
-            "effects": added(held["effects"], pack(aux.effects)),
+            **observed(held, aux),
             "records": jax.tree.map(lambda kept, leaf: kept.at[slot].set(leaf), held["records"], record),
         }
         total = unpack(summed["stats"], stats)
@@ -74,6 +75,7 @@ class ReplayWindow:
             aux=aux,
             gradient=lambda: self._replay(state, params, rest, batch, total, summed["records"]),
             effects=unpack(summed["effects"], aux.effects),
+            logits=unpack(summed["logits"], head_maxima(aux.qk_stats)),
             accumulation=summed,
         )
 

@@ -12,19 +12,19 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from dew.objectives.base import Batch, Mean, Objective, mean_loss
+from dew.objectives.base import Aux, Batch, Mean, Objective, mean_loss
 from dew.training.microbatch import (
     Attempt,
     added,
     attempt_step,
     loss_factor,
     observe,
-    pack,
     shares_a_mean,
     split,
     unpack,
     wide_scalar,
 )
+from dew.training.observations import empty_observations, head_maxima, observed
 from dew.training.replay import ReplayWindow
 from dew.training.state import Accumulation, TrainState
 from dew.training.widths import all_finite, like, widened
@@ -51,8 +51,8 @@ def choose_window(objective: Objective[Any, Any], size: int, state: TrainState, 
         lambda p, r, b: observe(objective, p, r, b, attempt_step(state)), params, rest, batch
     )
     if shares_a_mean(objective, stats):
-        return MeanWindow(objective, aux.effects)
-    return ReplayWindow(objective, size, stats, aux.effects)
+        return MeanWindow(objective, aux)
+    return ReplayWindow(objective, size, stats, aux)
 
 
 class SingleWindow:
@@ -86,6 +86,7 @@ class SingleWindow:
             aux=aux,
             gradient=lambda: gradient,
             effects=aux.effects,
+            logits=head_maxima(aux.qk_stats),
             accumulation=None,
         )
 
@@ -93,16 +94,15 @@ class SingleWindow:
 class MeanWindow:
     """Gradients of totals and the totals themselves, added over the window and divided by the summed mass."""
 
-    def __init__(self, objective: Objective[Any, Any], effects: Any) -> None:
+    def __init__(self, objective: Objective[Any, Any], aux: Aux[Any]) -> None:
         self._objective = objective
-        self._effects = effects
+        self._aux = aux
 
     def empty(self, state: TrainState, batch: Batch) -> Accumulation:
         params, _ = split(state.params)
         zeros = jax.tree.map(jnp.zeros_like, widened(jax.tree.map(jnp.zeros_like, params)))
         scalar = wide_scalar(0.0)
-        effects = widened(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._effects))
-        return {"gradient": zeros, "total": scalar, "mass": scalar, "effects": pack(effects)}
+        return {"gradient": zeros, "total": scalar, "mass": scalar, **empty_observations(self._aux)}
 
     def attempt(self, state: TrainState, batch: Batch) -> Attempt:
         held = state.accumulation
@@ -126,7 +126,7 @@ class MeanWindow:
             "gradient": added(held["gradient"], gradient),
             "total": held["total"] + total,
             "mass": held["mass"] + mass,
-            "effects": added(held["effects"], pack(aux.effects)),
+            **observed(held, aux),
         }
         value, active = mean_loss(Mean(summed["total"], summed["mass"]))
         return Attempt(
@@ -139,5 +139,6 @@ class MeanWindow:
                 jax.tree.map(lambda leaf: leaf / summed["mass"], summed["gradient"]), params
             ),
             effects=unpack(summed["effects"], aux.effects),
+            logits=unpack(summed["logits"], head_maxima(aux.qk_stats)),
             accumulation=summed,
         )
