@@ -24,7 +24,9 @@ def whole(query, key, *, scale=None, **mask):
 
 
 @pytest.mark.parametrize("length", [1, 7, EDGE, EDGE + 1, 2 * EDGE + 77])
-@pytest.mark.parametrize("mask", [{"causal": True}, {"causal": False}, {"window": 5}, {"window": 300}], ids=str)
+@pytest.mark.parametrize(
+    "mask", [{"causal": True}, {"causal": False}, {"window": 5}, {"window": 300}], ids=str
+)
 def test_maxima_equal_those_of_all_scores(length, mask):
     query, key = drawn(length)
     found = logit_maxima(query, key, **{"causal": False, **mask})

@@ -191,7 +191,10 @@ REFUSED = [
     ({"optimizer": "adam", "param_groups": (ParamGroup("*", 1.0, 0.1),)}, "needs adamw"),
     ({"optimizer": "muon", "state_dtype": "bfloat16"}, "works with adam and adamw, not muon"),
     ({"optimizer": "muon", "optimizer_opts": {"tau": 9.0}}, r"optim\.optimizer_opts\.tau: muon has no such"),
-    ({"optimizer": "muonclip", "optimizer_opts": {"tau": 0}}, r"optim\.optimizer_opts\.tau=0 must be above 0"),
+    (
+        {"optimizer": "muonclip", "optimizer_opts": {"tau": 0}},
+        r"optim\.optimizer_opts\.tau=0 must be above 0",
+    ),
     ({"learning_rate": -1.0}, r"optim\.learning_rate=-1\.0 must be 0 or more"),
     ({"clip_grads": float("nan")}, r"optim\.clip_grads=nan"),
 ]

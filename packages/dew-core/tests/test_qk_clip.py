@@ -23,7 +23,10 @@ def attention(key_heads=HEADS, bias=False):
     """Parameters of one attention layer and a matrix beside it."""
     sizes = {"q_proj": HEADS * WIDTH, "k_proj": key_heads * WIDTH, "v_proj": key_heads * WIDTH}
     layer = {
-        name: {"kernel": 1 + jnp.arange(3.0 * size).reshape(3, size), **({"bias": jnp.ones(size)} if bias else {})}
+        name: {
+            "kernel": 1 + jnp.arange(3.0 * size).reshape(3, size),
+            **({"bias": jnp.ones(size)} if bias else {}),
+        }
         for name, size in sizes.items()
     }
     return {"layers_0": {"self_attn": layer, "mlp": {"kernel": jnp.ones((3, 3))}}}
@@ -46,7 +49,10 @@ def columns(*factors):
 
 def test_a_head_of_its_own_is_scaled_by_the_root_on_both_sides():
     params = attention(bias=True)
-    after, before = clipped(params, stats(40.0, 10.0, 5.0, 90.0))["self_attn"], params["layers_0"]["self_attn"]
+    after, before = (
+        clipped(params, stats(40.0, 10.0, 5.0, 90.0))["self_attn"],
+        params["layers_0"]["self_attn"],
+    )
     each = columns(0.5, 1.0, 1.0, 1 / 3)  # sqrt(10 / 40), and sqrt(10 / 90)
     for name in ("q_proj", "k_proj"):
         np.testing.assert_allclose(after[name]["kernel"], each * before[name]["kernel"], rtol=1e-6)
@@ -55,7 +61,10 @@ def test_a_head_of_its_own_is_scaled_by_the_root_on_both_sides():
 
 def test_queries_that_share_a_key_head_take_the_whole_factor_and_the_key_stays():
     params = attention(key_heads=2)
-    after, before = clipped(params, stats(40.0, 10.0, 5.0, 100.0))["self_attn"], params["layers_0"]["self_attn"]
+    after, before = (
+        clipped(params, stats(40.0, 10.0, 5.0, 100.0))["self_attn"],
+        params["layers_0"]["self_attn"],
+    )
     each = columns(0.25, 1.0, 1.0, 0.1)
     np.testing.assert_allclose(after["q_proj"]["kernel"], each * before["q_proj"]["kernel"], rtol=1e-6)
     np.testing.assert_array_equal(after["k_proj"]["kernel"], before["k_proj"]["kernel"])
@@ -64,7 +73,9 @@ def test_queries_that_share_a_key_head_take_the_whole_factor_and_the_key_stays()
 def test_values_and_other_matrices_are_left_alone():
     params = attention()
     after, before = clipped(params, stats(40.0, 40.0, 40.0, 40.0)), params["layers_0"]
-    np.testing.assert_array_equal(after["self_attn"]["v_proj"]["kernel"], before["self_attn"]["v_proj"]["kernel"])
+    np.testing.assert_array_equal(
+        after["self_attn"]["v_proj"]["kernel"], before["self_attn"]["v_proj"]["kernel"]
+    )
     np.testing.assert_array_equal(after["mlp"]["kernel"], before["mlp"]["kernel"])
 
 
@@ -81,7 +92,9 @@ def test_the_factor_acts_on_the_parameters_as_the_update_leaves_them():
     params = attention()
     updates = jax.tree.map(jnp.ones_like, params)
     after = clipped(params, stats(40.0, 40.0, 40.0, 40.0), updates=updates)["self_attn"]["q_proj"]["kernel"]
-    np.testing.assert_allclose(after, 0.5 * (params["layers_0"]["self_attn"]["q_proj"]["kernel"] + 1), rtol=1e-6)
+    np.testing.assert_allclose(
+        after, 0.5 * (params["layers_0"]["self_attn"]["q_proj"]["kernel"] + 1), rtol=1e-6
+    )
 
 
 def test_parameters_without_queries_and_keys_are_refused():
@@ -152,8 +165,9 @@ def queries_after(logits, *, accumulation, gradients=None, composite=False):
     step = trainer.compile(state, batches[0])
     for batch in batches:
         state = step(state, batch).state
-    ratio = state.params["params"]["layers_0"]["self_attn"]["q_proj"]["kernel"] / (
-        attention()["layers_0"]["self_attn"]["q_proj"]["kernel"]
+    ratio = (
+        state.params["params"]["layers_0"]["self_attn"]["q_proj"]["kernel"]
+        / (attention()["layers_0"]["self_attn"]["q_proj"]["kernel"])
     )
     return np.asarray(ratio.mean(0).reshape(HEADS, WIDTH).mean(1))
 
@@ -186,5 +200,7 @@ def test_a_rejected_attempt_does_not_count(accumulation):
 
 def test_an_objective_without_logits_is_refused_by_name(toys):
     config = RunConfig(data=object(), optim=OptimConfig(optimizer="muonclip"))
-    with pytest.raises(ValueError, match=r"'muonclip' clips by attention logits, and Regression reports none"):
+    with pytest.raises(
+        ValueError, match=r"'muonclip' clips by attention logits, and Regression reports none"
+    ):
         optimizer_of(config, toys.Regression(), updates=2)

@@ -45,5 +45,8 @@ class Dense(nn.Module):
             "kernel", named_axes(self.kernel_init, *self.axes), (x.shape[-1], self.features), self.param_dtype
         )
         flat = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-        product = jnp.dot(flat, kernel.astype(self.dtype), precision=self.precision)
-        return product.reshape(*x.shape[:-1], self.features)
+        return self.product(flat, kernel.astype(self.dtype)).reshape(*x.shape[:-1], self.features)
+
+    def product(self, x: Float[Array, "N D"], kernel: Float[Array, "D F"]) -> Float[Array, "N F"]:
+        """`x @ kernel`: a call of its own, which quantized training carries out in a narrow type."""
+        return jnp.dot(x, kernel, precision=self.precision)

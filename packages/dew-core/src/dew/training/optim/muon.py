@@ -83,13 +83,12 @@ def muon_directions(
     def direction(x: jax.Array, axes: Sides) -> jax.Array:
         matrices, order = axes.stacked(whole_matrices(x, axes))
         orthogonal = newton_schulz(matrices, (first, second, third), ns_steps, eps)
-        return _shape_factor(x.shape, axes, consistent_rms) * axes.restored(orthogonal, order, x.shape)
+        whole = whole_matrices(axes.restored(orthogonal, order, x.shape), axes)
+        return _shape_factor(x.shape, axes, consistent_rms) * whole
 
     matrices = optax.chain(_momentum(beta, nesterov=nesterov), _per_matrix(numbers, direction))
     adam = optax.scale_by_adam(b1, b2, eps, eps_root)
-    return optax.partition(
-        {"muon": matrices, "adam": adam}, lambda tree: jax.tree.map_with_path(label, tree)
-    )
+    return optax.partition({"muon": matrices, "adam": adam}, lambda tree: jax.tree.map_with_path(label, tree))
 
 
 def _numbers(axes: AxisNames, adam_paths: tuple[str, ...], stacks: tuple[str, ...]) -> Numbers:
@@ -157,8 +156,9 @@ def newton_schulz(
 def whole_matrices(x: jax.Array, axes: Sides) -> jax.Array:
     """Return `x` with both sides of its matrices whole on every device, on the mesh in use.
 
-    Every iteration multiplies the matrix by itself. Gathered once before them, a sharded matrix costs one
-    exchange however many iterations follow. Stacks stay split along their batch axes.
+    Every iteration multiplies the matrix by itself. Whole before them and after them, a sharded matrix costs
+    one exchange however many there are; with the result left open, the compiler would carry the parameter's
+    split back into each. Stacks stay split along their batch axes.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or any(kind != AxisType.Auto for kind in mesh.axis_types):
