@@ -1,4 +1,4 @@
-"""Train a decoder with muonclip on several meshes of eight devices, in float64, and print how far they differ.
+"""Train a decoder with muonclip on several meshes of eight devices, in float64, and print how they differ.
 
 Beside it the exchanges of the optimizer's update alone, by its number of Newton-Schulz iterations.
 """
@@ -9,9 +9,6 @@ import json
 from typing import Any
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,6 +22,8 @@ from dew.training.distributed import shard_batch
 from dew.training.mesh import build_mesh
 from dew.training.optim import build_optimizer
 from dew.training.optim.matrices import axis_names
+
+jax.config.update("jax_enable_x64", True)
 
 STEPS, ROWS, LENGTH = 20, 8, 16
 MODEL = CausalTransformer(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
-    "trainer.quantization": ((None,), "unset it to train in model.dtype"),
     "trainer.batch_ramp": ((None,), "unset it to train at trainer.batch_size throughout"),
     "trainer.mesh.sequence": ((1,), "split the batch over mesh.fsdp or the data axis"),
     "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),

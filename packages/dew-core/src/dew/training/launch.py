@@ -109,6 +109,15 @@ def launch(
 
         objective = adapted(objective, config.lora)
         rollout = None if rollout is None else merged_rollout(rollout, config.lora)
+    if config.trainer.quantization is not None:
+        from dew.training.quantization import quantized
+
+        if rollout is not None:
+            raise ValueError(
+                "trainer.quantization with a rollout: what is drawn comes from the model in full width, and the "
+                "loss would score another; leave trainer.quantization unset"
+            )
+        objective = quantized(objective, config.trainer.quantization)
     prepare_process(config.trainer)
     with pool.watched():
         return _launched(config, objective, dataset, name, metrics, summary, rollout)

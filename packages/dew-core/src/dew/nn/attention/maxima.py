@@ -56,7 +56,9 @@ def logit_maxima(
     factor: float = width**-0.5 if scale is None else scale
 
     def meet(largest: jax.Array, starts: jax.Array) -> tuple[jax.Array, None]:
-        first, seen = (lax.dynamic_slice_in_dim(x, at, edge, 1) for x, at in zip((grouped, key), starts))
+        first, seen = (
+            lax.dynamic_slice_in_dim(x, at, edge, 1) for x, at in zip((grouped, key), starts, strict=True)
+        )
         scores = factor * jnp.einsum(
             "btkgd,bskd->bkgts", first, seen, precision=precision, preferred_element_type=wide
         )

@@ -122,8 +122,8 @@ class Pass:
             return
         there = ", ".join(sorted(self.seen)[:3]) or "none"
         raise ValueError(
-            f"trainer.quantization.modules={self.spec.modules!r} names no dense product of this model; products "
-            f"that can be quantized are those of {there}" + (", ..." if len(self.seen) > 3 else "")
+            f"trainer.quantization.modules={self.spec.modules!r} names no dense product of this model; those "
+            f"that can be quantized are in {there}" + (", ..." if len(self.seen) > 3 else "")
         )
 
 

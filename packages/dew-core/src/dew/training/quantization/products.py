@@ -1,14 +1,15 @@
 """Products in a narrow type, through Qwix, with straight-through gradients.
 
-An operand x is replaced by `s q`, with q in the narrow type. Every row of the activations and every column of
-the weights has a scale of its own, `s = max |x| / B`, where B is 127.5 for int8 and 448 for float8_e4m3fn, and
-`q` is `x / s` rounded to the type (Jacob et al., arXiv 1712.05877; Micikevicius et al., arXiv 2209.05433). The
-product of the q is scaled back. Gradients are those of the plain product at the operands that were not
-rounded (Bengio et al., arXiv 1308.3432).
+An operand x is replaced by `s q`, with q in the narrow type. Every row of the activations and every column
+of the weights has a scale of its own, `s = max |x| / B`, where B is 127 for int8 and 448 for float8_e4m3fn,
+and `q` is `x / s` rounded to the type (Jacob et al., arXiv 1712.05877; Micikevicius et al., arXiv
+2209.05433). The product of the q is scaled back. Gradients are those of the plain product at the operands
+that were not rounded (Bengio et al., arXiv 1308.3432).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dew.training.quantization.config import Quantization, QuantizedDtype
+
+CALIBRATION: Mapping[QuantizedDtype, str] = {"int8": f"absmax,{127.5 / 127}", "float8_e4m3fn": "absmax"}
+"""Qwix's names of the scales. Its plain `absmax` divides by 127.5 for int8, which puts the largest entry where
+the last bit decides between -127 and -128; a program compiled for another mesh would then round otherwise."""
 
 PLAIN = (((1,), (0,)), ((), ()))
 """Dimension numbers of `x @ kernel`."""
@@ -56,18 +61,21 @@ def require_qwix() -> Any:
 
 def alike(*operands: Any) -> list[Any]:
     """The operands varying over the same manual mesh axes, so that each one's gradient has its own type."""
-    axes: set[Any] = set().union(*(jax.typeof(each).vma for each in operands))
-    return [_varying(each, axes - jax.typeof(each).vma) for each in operands]
+    held = [frozenset(jax.typeof(each).manual_axis_type.varying) for each in operands]
+    every = frozenset[Any]().union(*held)
+    return [_varying(each, every - own) for each, own in zip(operands, held, strict=True)]
 
 
-def _varying(x: Any, axes: set[Any]) -> Any:
+def _varying(x: Any, axes: frozenset[Any]) -> Any:
     return jax.lax.pcast(x, tuple(axes), to="varying") if axes else x
 
 
 def _quantized(x: jax.Array, dtype: QuantizedDtype | None, *axes: int) -> Any:
     if dtype is None:
         return x
-    return require_qwix().quantize(x, jnp.dtype(dtype), channelwise_axes=axes)
+    return require_qwix().quantize(
+        x, jnp.dtype(dtype), channelwise_axes=axes, calibration_method=CALIBRATION[dtype]
+    )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -22,8 +22,8 @@ def check_clippable(model: Decoder) -> None:
     """
     if getattr(model, "qk_norm", False):
         raise ValueError(
-            "qk_stats=True is for QK-Clip, which scales query and key kernels, and with qk_norm=True the norms "
-            "behind them undo that; leave one of the two out"
+            "qk_stats=True is for QK-Clip, which scales query and key kernels, and with qk_norm=True the "
+            "norms behind them undo that; set qk_norm=False, or optim.optimizer to 'muon'"
         )
 
 
