@@ -35,7 +35,7 @@ def drawn(*shape, seed=0):
 
 
 def rounded(x, axis, dtype):
-    """`s q` by hand: the largest magnitude along `axis` at the type's largest, the rest rounded to the type."""
+    """`s q` by hand: the largest magnitude along `axis` at the type's, the rest rounded to the type."""
     x = x.astype(np.float64)
     largest = np.abs(x).max(axis, keepdims=True)
     if dtype == "int8":

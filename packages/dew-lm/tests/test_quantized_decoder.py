@@ -80,7 +80,7 @@ def test_a_rollout_from_the_full_model_is_refused():
 
 @pytest.mark.slow
 def test_loss_falls_as_in_bfloat16():
-    """Real text, 300 updates of the same batches: the mean of the last 100 losses differs by under 0.01 nats."""
+    """On 300 batches of real text the mean of the last 100 losses differs by under 0.01 nats."""
     steps, tokenizer = 300, load_tokenizer("byte")
     data = TextFiles(seq_len=64, val_windows=64).load(batch=16, tokenize=tokenizer)
     stream = iter(data.train(DataPartition()))
@@ -125,4 +125,4 @@ def test_meshes_train_what_one_device_does():
     )
     assert done.returncode == 0, done.stderr[-3000:]
     gaps = json.loads(done.stdout.splitlines()[-1])
-    assert len(gaps) == 2 and max(gaps) < 2e-6, gaps
+    assert len(gaps) == 2 and max(gaps) < 1e-12, gaps

@@ -114,8 +114,8 @@ def launch(
 
         if rollout is not None:
             raise ValueError(
-                "trainer.quantization with a rollout: what is drawn comes from the model in full width, and the "
-                "loss would score another; leave trainer.quantization unset"
+                "trainer.quantization with a rollout: what is drawn comes from the model in full width, and "
+                "the loss would score another; leave trainer.quantization unset"
             )
         objective = quantized(objective, config.trainer.quantization)
     prepare_process(config.trainer)

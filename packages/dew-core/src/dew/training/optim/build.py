@@ -93,7 +93,8 @@ def build_optimizer(
         parts.append(multiply_rates(groups))
     parts.append(optax.scale_by_learning_rate(build_schedule(config, total_updates=total_updates)))
     if config.optimizer == "muonclip":
-        parts.append(qk_clip(config.optimizer_opts.get("tau", TAU)))
+        tau: Any = config.optimizer_opts.get("tau", TAU)
+        parts.append(qk_clip(tau))
     inner = widened(optax.chain(*parts))
 
     def init(params: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
 
 from dew.objectives.base import Batch, Objective, Step, Variables
 from dew.training.quantization.config import Quantization
@@ -160,7 +161,7 @@ def _grouped(
 
 def _linen_dense(module: Any, x: jax.Array, spec: Quantization) -> jax.Array:
     kernel, bias = module.get_variable("params", "kernel"), module.get_variable("params", "bias")
-    x, kernel, bias = nn.dtypes.promote_dtype(x, *nn.meta.unbox((kernel, bias)), dtype=module.dtype)
+    x, kernel, bias = promote_dtype(x, *nn.meta.unbox((kernel, bias)), dtype=module.dtype)
     result = narrow_product(x.reshape(-1, x.shape[-1]), kernel, spec).reshape(*x.shape[:-1], -1)
     return result if bias is None else result + bias
 

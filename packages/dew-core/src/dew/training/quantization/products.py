@@ -20,8 +20,9 @@ from jaxtyping import Array, Float, Int
 from dew.training.quantization.config import Quantization, QuantizedDtype
 
 CALIBRATION: Mapping[QuantizedDtype, str] = {"int8": f"absmax,{127.5 / 127}", "float8_e4m3fn": "absmax"}
-"""Qwix's names of the scales. Its plain `absmax` divides by 127.5 for int8, which puts the largest entry where
-the last bit decides between -127 and -128; a program compiled for another mesh would then round otherwise."""
+"""Qwix's names of the scales. Its plain `absmax` divides by 127.5 for int8, which puts the largest entry
+where the last bit decides between -127 and -128; a program compiled for another mesh would round otherwise.
+"""
 
 PLAIN = (((1,), (0,)), ((), ()))
 """Dimension numbers of `x @ kernel`."""
