@@ -18,6 +18,7 @@ from dew.nn.sharding import unboxed
 from dew.objectives.base import Step
 from dew.objectives.lm import LMObjective, LMRunConfig
 from dew.objectives.lm.batch import SEGMENTS_KEY
+from dew.objectives.lm.logits import logits_of
 from dew.training import Trainer
 from dew.training.optim import build_optimizer
 
@@ -185,3 +186,8 @@ def test_twenty_updates_are_equal_on_every_mesh_and_exchange_each_matrix_once():
     assert max(found["logits"][1:]) > 1.5, "the clip acted after the first update"
     assert found["one"] == found["five"]
     assert {kind for kind, _ in found["five"]} == {"all-gather"}
+
+
+def test_a_model_that_reports_no_logits_is_refused():
+    with pytest.raises(ValueError, match=r"sow max_logits into 'qk'; set it to False"):
+        logits_of({})

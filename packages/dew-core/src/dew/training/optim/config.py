@@ -157,8 +157,7 @@ EXPERTS = "*/mlp/experts_*"
 
 
 def mup_param_groups(width_multiplier: float, patterns: tuple[str, ...] = HIDDEN) -> tuple[ParamGroup, ...]:
-    """The groups of the maximal update parametrization for Adam (arXiv 2203.03466, table 8), as lm-engine
-    splits them.
+    """The groups of the maximal update parametrization for Adam (arXiv 2203.03466, table 8).
 
     Hidden matrices learn at `1 / width_multiplier` of the rate; embeddings, norms, biases and the head at
     the rate. Initial scales and the logits' multiplier are the model's part of the parametrization.
