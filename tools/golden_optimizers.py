@@ -35,8 +35,8 @@ GROUPED = {
     "norm/bias": ((4,), {"weight_decay": 0.0}),
     "lm_head/kernel": ((4, 5), {}),
 }
-"""Parameter -> its shape, and what its group sets: hidden weights have a quarter of the rate, as in muP at four
-times the width; tables, norms and biases do not decay."""
+"""Parameter -> its shape, and what its group sets: hidden weights have a quarter of the rate, as in muP at
+four times the width; tables, norms and biases do not decay."""
 
 
 def numbers(shape: tuple[int, ...], phase: float) -> torch.Tensor:

@@ -10,7 +10,8 @@ import pytest
 
 from dew.config import OptimConfig, RunConfig
 from dew.objectives.base import Aux, Mean, Objective
-from dew.training import Trainer
+from dew.testing import in_memory
+from dew.training import Checkpoints, Trainer
 from dew.training.launch import optimizer_of
 from dew.training.observations import head_maxima
 from dew.training.optim import build_optimizer
@@ -189,6 +190,22 @@ def test_a_window_forgets_the_one_before():
     calm = [1.0] * HEADS
     found = queries_after([HOT, calm, calm, calm], accumulation=2)
     np.testing.assert_allclose(found, [0.5, 1, 1, 1], rtol=1e-5)
+
+
+def test_a_window_cut_by_a_checkpoint_remembers_its_logits(tmp_path):
+    rows = {"logits": np.array([HOT, COLD], "f4"), "g": np.ones(2, "f4")}
+
+    def fit(steps, checkpoints=None):
+        trainer = Trainer(
+            Heads(), built(10.0), key=jax.random.key(0), accumulation=2, checkpoints=checkpoints
+        )
+        return trainer.fit(in_memory(rows, batch=1), steps=steps).params["params"]
+
+    fit(1, Checkpoints(tmp_path / "checkpoints"))
+    resumed = fit(2, Checkpoints(tmp_path / "checkpoints"))
+    jax.tree.map(np.testing.assert_array_equal, resumed, fit(2))
+    found, start = (tree["layers_0"]["self_attn"]["q_proj"]["kernel"] for tree in (resumed, attention()))
+    np.testing.assert_allclose((found / start)[0, ::WIDTH], [0.5, 1, 1, 1 / 3], rtol=1e-5)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
