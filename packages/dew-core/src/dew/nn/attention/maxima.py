@@ -76,7 +76,7 @@ def logit_maxima(
 
 
 def tile_pairs(length: int, edge: int, *, causal: bool, window: int | None) -> np.ndarray:
-    """The starts [N, 2] of the tiles of queries and keys in which some pair is allowed.
+    """The starts [N, 2] of tiles of queries and keys that together hold every allowed pair.
 
     The last tile ends with the sequence and may overlap the one before it, which changes no maximum.
     """
@@ -86,7 +86,7 @@ def tile_pairs(length: int, edge: int, *, causal: bool, window: int | None) -> n
             (first, seen)
             for first in starts
             for seen in starts
-            if not (causal and seen > first + edge - 1)
+            if not (causal and seen > first)
             and not (window is not None and seen + edge - 1 <= first - window)
         ],
         np.int32,
