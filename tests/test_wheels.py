@@ -197,7 +197,7 @@ COMMANDS = {
 
 def test_distribution_alone_brings_no_other_family_and_no_library_of_one(alone: Alone):
     families = set(NEEDS) - {alone.name, *NEEDS[alone.name]}
-    others = {"torch", "transformers", "trl", "diffusers", "scikit-learn", "wandb"}
+    others = {"qwix", "torch", "transformers", "trl", "diffusers", "scikit-learn", "wandb"}
     text = {"tokenizers", "jinja2"} if "dew-lm" not in {alone.name, *NEEDS[alone.name]} else set[str]()
     images = {"pillow"} if alone.name not in ("dew-diffusion", "dew-jepa") else set[str]()
     assert alone.environment.installed() & (families | others | text | images) == set()

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dew.config import ModelConfig, OptimConfig, RunConfig, TrainerConfig
+from dew.config import ModelConfig, RunConfig, TrainerConfig
 from dew.config.names import fresh_name, run_directory
 from dew.data.config import DatasetSpec, Ramp
 from dew.training.config import Layout, MeshSpec
-from dew.training.quantization import Quantization
 
 
 class Nowhere(DatasetSpec):
@@ -66,8 +65,6 @@ def test_a_ramp_with_accumulation_is_refused():
 
 
 UNSUPPORTED = [
-    ("optim.optimizer", {"optim": OptimConfig(optimizer="muonclip", optimizer_opts={"b2": 0.98})}),
-    ("trainer.quantization", {"trainer": TrainerConfig(quantization=Quantization())}),
     ("trainer.mesh.stage", {"trainer": TrainerConfig(mesh=MeshSpec(stage=2))}),
     ("trainer.layout.host_parameters", {"trainer": TrainerConfig(layout=Layout(host_parameters=("*",)))}),
 ]

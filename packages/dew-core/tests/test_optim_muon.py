@@ -1,5 +1,9 @@
-"""Muon against Newton-Schulz in NumPy, and which parameters it moves."""
+"""Muon against torch's (golden) and Newton-Schulz in NumPy, and which parameters it moves."""
 
+import json
+from pathlib import Path
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +12,9 @@ import pytest
 
 from dew.config import OptimConfig
 from dew.training.optim import build_optimizer
+from dew.training.optim.matrices import Sides, axis_names, sides
 
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "optimizers.json").read_text())
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
@@ -22,9 +28,9 @@ def orthogonalized(gradient):
     return x
 
 
-def first_update(params, gradients, **opts):
+def first_update(params, gradients, axes=None, **opts):
     config = OptimConfig(optimizer="muon", learning_rate=0.1, optimizer_opts=opts)
-    optimizer = build_optimizer(config, total_updates=4)
+    optimizer = build_optimizer(config, total_updates=4, axes=axes or {})
     updates, state = optimizer.update(gradients, optimizer.init(params), params)
     return updates, state
 
@@ -89,3 +95,95 @@ def test_weight_decay_acts_on_matrices_too():
     optimizer = build_optimizer(config, total_updates=4)
     updates, _ = optimizer.update({"kernel": jnp.zeros((3, 3))}, optimizer.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.1 * 0.5 * params["kernel"], rtol=1e-6)
+
+
+TORCH = {
+    "muon_rms": {"weight_decay": 0.1, "optimizer_opts": {"beta": 0.9}},
+    "muon_shape": {"optimizer_opts": {"consistent_rms": None}},
+    "muon_plain": {"optimizer_opts": {"nesterov": False}},
+}
+
+
+@pytest.mark.parametrize("rule", TORCH)
+def test_twenty_steps_equal_torch_without_its_bfloat16(rule):
+    problem = GOLDEN["muon"]
+
+    def kernels(side):  # torch's weights are [out, in]
+        return {name: jnp.asarray(problem[side][name], jnp.float32).T for name in ("wide", "tall")}
+
+    params, target = kernels("start"), kernels("target")
+    optimizer = build_optimizer(
+        OptimConfig(optimizer="muon", learning_rate=0.02, **TORCH[rule]), total_updates=20
+    )
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for step, scale in enumerate(GOLDEN["scales"]):
+        gradient = jax.tree.map(lambda p, t, scale=scale: scale * (p - t), params, target)
+        updates, state = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        for name, values in problem["rules"][rule].items():
+            np.testing.assert_allclose(params[name].T, values[step], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("embed", "heads"), Sides((0,), (1,))),
+        (("embed", "heads", "head_dim"), Sides((0,), (1, 2))),
+        (("heads", "head_dim", "embed"), Sides((0, 1), (2,))),
+        (("embed", "kv_heads", "head_dim"), Sides((0,), (1, 2))),
+        (("expert", "embed", "mlp"), Sides((1,), (2,))),
+        (("layers", "expert", "mlp", "embed"), Sides((2,), (3,))),
+        (("layers", "embed", "heads", "head_dim"), Sides((1,), (2, 3))),
+        (("embed", None), Sides((0,), (1,))),
+        (("vocab", "embed"), None),
+        (("embed", "vocab"), None),
+        (("heads", "head_dim"), None),
+        (("layers", "norm"), None),
+        ((None, None, "embed", "mlp"), None),
+        (("embed",), None),
+    ],
+)
+def test_axis_names_say_what_is_a_matrix(names, expected):
+    assert sides(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "flat"),
+    [
+        (("embed", "heads", "head_dim"), (6, 2, 4), (6, 8)),
+        (("heads", "head_dim", "embed"), (2, 4, 6), (8, 6)),
+    ],
+)
+def test_heads_and_their_width_are_one_side(names, shape, flat):
+    gradient = {"q": {"kernel": drawn(shape)}}
+    updates, _ = first_update(
+        jax.tree.map(jnp.zeros_like, gradient), gradient, axes={"params/q/kernel": names}
+    )
+    expected = -0.1 * 0.2 * np.sqrt(8) * orthogonalized(drawn(shape).reshape(flat))
+    np.testing.assert_allclose(updates["q"]["kernel"].reshape(flat), expected, rtol=2e-4, atol=2e-6)
+
+
+def test_a_named_stack_of_layers_and_experts_moves_as_each_matrix_alone():
+    gradient = {"bank": drawn((2, 3, 4, 5))}
+    axes = {"params/bank": ("layers", "expert", "embed", "mlp")}
+    updates, _ = first_update(jax.tree.map(jnp.zeros_like, gradient), gradient, axes=axes)
+    alone = [[orthogonalized(matrix) for matrix in layer] for layer in gradient["bank"]]
+    expected = -0.1 * 0.2 * np.sqrt(5) * np.asarray(alone)
+    np.testing.assert_allclose(updates["bank"], expected, rtol=2e-4, atol=2e-6)
+
+
+def test_a_table_over_the_vocabulary_goes_to_adam_whatever_it_is_called():
+    gradient = {"tokens": drawn((5, 4))}
+    axes = {"params/tokens": ("vocab", "embed")}
+    updates, _ = first_update(jax.tree.map(jnp.zeros_like, gradient), gradient, axes=axes)
+    expected, _ = (adam := optax.adam(0.1)).update(gradient, adam.init(gradient))
+    np.testing.assert_allclose(updates["tokens"], expected["tokens"], rtol=1e-6)
+
+
+def test_axis_names_are_read_off_the_boxes_by_full_path():
+    def start(key):
+        boxed = nn.LogicallyPartitioned(jnp.zeros((2, 3)), ("embed", None))
+        return {"params": {"a": {"kernel": boxed, "bias": jnp.zeros(3)}}, "state": {"b": boxed}}
+
+    names = axis_names(jax.eval_shape(start, jax.random.key(0)))
+    assert names == {"params/a/kernel": ("embed", None)}

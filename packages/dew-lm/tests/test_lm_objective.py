@@ -240,7 +240,6 @@ def test_units_are_the_predicted_tokens():
     [
         {"loss_role": "assistant"},
         {"mtp_weight": 0.3},
-        {"qk_stats": True},
         {"indexer": IndexerTraining("warmup")},
     ],
     ids=lambda fields: next(iter(fields)),
@@ -255,7 +254,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
     [
         {"depths": True},
         {"roles": TOKENS},
-        {"qk_stats": True},
         {"indexer": True},
         {"layers": (0,)},
         {"routes": (TOKENS, None)},

@@ -14,21 +14,22 @@ from dew.training.optim.config import ParamGroup, ScheduleSpec
 type OptimizerName = Literal["adam", "adamw", "lamb", "muon", "muonclip"]
 
 ADAM = {"b1": float, "b2": float, "eps": float, "eps_root": float}
+MUON: Mapping[str, Any] = {
+    "beta": float,
+    "nesterov": bool,
+    "ns_steps": int,
+    "ns_coeffs": tuple[float, float, float],
+    "consistent_rms": float | None,
+    "adam_paths": tuple[str, ...],
+    "stacks": tuple[str, ...],
+    **ADAM,
+}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "adam": {**ADAM, "nesterov": bool},
     "adamw": {**ADAM, "nesterov": bool},
     "lamb": ADAM,
-    "muon": {
-        "beta": float,
-        "nesterov": bool,
-        "ns_steps": int,
-        "ns_coeffs": tuple[float, float, float],
-        "consistent_rms": float | None,
-        "adam_paths": tuple[str, ...],
-        "stacks": tuple[str, ...],
-        **ADAM,
-    },
-    "muonclip": {},
+    "muon": MUON,
+    "muonclip": {"tau": float, **MUON},
 }
 """What `optimizer_opts` may hold for each optimizer, and of which type."""
 
@@ -38,7 +39,7 @@ class OptimConfig:
     """Optimizer, learning rate, weight decay and clipping.
 
     Attributes:
-        optimizer: which update rule.
+        optimizer: which update rule. muonclip is muon with QK-Clip, for language models.
         optimizer_opts: its own options, as `{"b2": 0.95}`; `OPTIONS` lists them.
         learning_rate: the constant rate; under a schedule, the rate it peaks at.
         schedule: how the rate changes over the run's updates.
@@ -81,8 +82,6 @@ class OptimConfig:
     def _check_options(self) -> None:
         if self.optimizer not in OPTIONS:
             raise ValueError(f"optim.optimizer={self.optimizer!r} must be one of {', '.join(OPTIONS)}")
-        if self.optimizer == "muonclip":
-            return  # refused by name where a run would use it; its options are not known yet
         accepted = OPTIONS[self.optimizer]
         for name, value in self.optimizer_opts.items():
             path = f"optim.optimizer_opts.{name}"
@@ -91,3 +90,6 @@ class OptimConfig:
                 fix = f"did you mean {close[0]}?" if close else f"it takes {', '.join(accepted)}"
                 raise ValueError(f"{path}: {self.optimizer} has no such option; {fix}")
             decode(accepted[name], value, path)
+        tau: Any = self.optimizer_opts.get("tau", 1.0)
+        if not 0 < tau < float("inf"):
+            raise ValueError(f"optim.optimizer_opts.tau={tau} must be above 0 and finite; the paper's is 100")

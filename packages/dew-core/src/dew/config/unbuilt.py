@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
-    "optim.optimizer": (("adam", "adamw", "lamb", "muon"), "use muon, or adamw"),
-    "trainer.quantization": ((None,), "unset it to train in model.dtype"),
     "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),
     "trainer.layout.host_parameters": (((),), "keep the parameters on the devices"),
 }

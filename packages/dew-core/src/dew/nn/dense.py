@@ -47,7 +47,11 @@ class Dense(nn.Module):
             "kernel", named_axes(self.kernel_init, *self.axes), (x.shape[-1], self.features), self.param_dtype
         )
         flat = merged(x) if x.ndim == 3 else x.reshape(-1, x.shape[-1])
-        product = jnp.dot(flat.astype(self.dtype), kernel.astype(self.dtype), precision=self.precision)
+        product = self.product(flat.astype(self.dtype), kernel.astype(self.dtype))
         if x.ndim == 3:
             return parted(product, *x.shape[:2])
         return product.reshape(*x.shape[:-1], self.features)
+
+    def product(self, x: Float[Array, "N D"], kernel: Float[Array, "D F"]) -> Float[Array, "N F"]:
+        """`x @ kernel`: a call of its own, which quantized training carries out in a narrow type."""
+        return jnp.dot(x, kernel, precision=self.precision)

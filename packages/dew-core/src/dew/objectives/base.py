@@ -101,7 +101,9 @@ class Aux(Generic[Effects]):
         metrics: scalars for the trackers.
         variables: complete replacements of nonparameter collections from one accepted microbatch (batch
             statistics). Never `params`: those belong to the optimizer.
-        qk_stats: the `qk` collection the attention layers sowed, for QK-Clip, or None.
+        qk_stats: the `qk` collection the attention layers sowed, for QK-Clip: by module path, `max_logits` as
+            a one-tuple of float32 [rows, heads], the largest logit of each head in each row. None where the
+            loss did not open the collection. The largest over a committed window counts.
         effects: additive observations, applied once on a committed update.
     """
 
@@ -263,6 +265,11 @@ class Objective(ABC, Generic[Loss, Effects]):
 
     inputs: InputSpec
     """Per-example shapes and dtypes the parameter tree is initialised from."""
+
+    @property
+    def reports_logits(self) -> bool:
+        """Whether `loss` returns `Aux.qk_stats`, which the muonclip optimizer needs."""
+        return False
 
     @property
     def bank_sites(self) -> tuple[DecoderBank, ...]:

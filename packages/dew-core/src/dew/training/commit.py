@@ -50,7 +50,7 @@ def settle(
         sound = all_finite(gradient)
         moved = jax.lax.cond(
             closes & sound,
-            lambda: _committed(objective, optimizer, held, gradient, attempt.effects),
+            lambda: _committed(objective, optimizer, held, gradient, attempt),
             lambda: held,
         )
         return moved, sound
@@ -71,13 +71,15 @@ def _committed(
     optimizer: optax.GradientTransformation,
     held: Moved,
     gradient: Any,
-    effects: Any,
+    attempt: Attempt,
 ) -> Moved:
-    changes, opt_state = optimizer.update(gradient, held.opt_state, held.params)
+    reading = optax.with_extra_args_support(optimizer)
+    observed = {} if attempt.logits is None else {"qk_stats": attempt.logits}
+    changes, opt_state = reading.update(gradient, held.opt_state, held.params, **observed)
     params = optax.apply_updates(held.params, changes)
     rest = held.rest
-    if effects is not None:
-        replacements = objective.apply_effects(joined(params, rest), effects)
+    if attempt.effects is not None:
+        replacements = objective.apply_effects(joined(params, rest), attempt.effects)
         rest = replaced(rest, replacements, where=f"{type(objective).__name__}.apply_effects")
     ema = held.ema
     if objective.ema is not None and ema is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import optax
 
 from dew.config import files
 from dew.config.names import run_directory
@@ -17,7 +18,8 @@ from dew.telemetry.account import TimeAccount, claimed_start
 from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase, check_rows
-from dew.training.optim.build import build_optimizer
+from dew.training.optim.build import READS_AXES, build_optimizer
+from dew.training.optim.matrices import axis_names
 from dew.training.record import Changes, permitted_changes
 from dew.training.run_lock import sole_trainer
 from dew.training.runtime import prepare_process
@@ -125,6 +127,15 @@ def launch(
 
         objective = adapted(objective, config.lora)
         rollout = None if rollout is None else merged_rollout(rollout, config.lora)
+    if config.trainer.quantization is not None:
+        from dew.training.quantization import quantized
+
+        if rollout is not None:
+            raise ValueError(
+                "trainer.quantization with a rollout: what is drawn comes from the model in full width, and "
+                "the loss would score another; leave trainer.quantization unset"
+            )
+        objective = quantized(objective, config.trainer.quantization)
     account = TimeAccount(claimed_start())
     prepare_process(config.trainer)
     with pool.watched():
@@ -143,7 +154,7 @@ def _launched(
 ) -> TrainState:
     dataset = with_ramp(config, dataset)
     plan = plan_run(config, dataset)
-    optimizer = build_optimizer(config.optim, total_updates=plan.updates)
+    optimizer = optimizer_of(config, objective, updates=plan.updates)
     trainer_config = config.trainer
     directory = run_directory(trainer_config.checkpoint_dir, name)
     config = dataclasses.replace(config, trainer=dataclasses.replace(trainer_config, name=name))
@@ -195,6 +206,25 @@ def _launched(
             raise
     say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
     return state
+
+
+def optimizer_of(
+    config: RunConfig, objective: Objective[Any, Any], *, updates: int
+) -> optax.GradientTransformation:
+    """The run's optimizer, told what the axes of the objective's parameters are where it reads them.
+
+    Raises:
+        ValueError: muonclip for an objective that reports no attention logits.
+    """
+    if config.optim.optimizer == "muonclip" and not objective.reports_logits:
+        raise ValueError(
+            f"optim.optimizer='muonclip' clips by attention logits, and {type(objective).__name__} reports "
+            "none; use 'muon'"
+        )
+    if config.optim.optimizer not in READS_AXES:
+        return build_optimizer(config.optim, total_updates=updates)
+    boxed = jax.eval_shape(objective.initializer, jax.random.key(config.trainer.seed))
+    return build_optimizer(config.optim, total_updates=updates, axes=axis_names(boxed))
 
 
 def say_finished(directory: str, latest: int, steps: int) -> None:

@@ -29,6 +29,8 @@ class Attempt:
         aux: the loss's reports of this microbatch.
         gradient: the finalized gradient in the parameters' dtypes; called in the branch that commits.
         effects: observations summed over the window, or None.
+        logits: the largest attention logit of every head over the window, or None where the loss reports
+            none.
         accumulation: the window with this microbatch in it, or None for a window of one.
     """
 
@@ -39,6 +41,7 @@ class Attempt:
     aux: Aux[Any]
     gradient: Callable[[], Any]
     effects: Any
+    logits: Any
     accumulation: Accumulation | None
 
 

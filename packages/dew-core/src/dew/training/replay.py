@@ -25,6 +25,7 @@ from dew.training.microbatch import (
     unpack,
     wide_scalar,
 )
+from dew.training.observations import empty_observations, head_maxima, observed
 from dew.training.state import Accumulation, TrainState
 from dew.training.widths import all_finite, like, widened
 
@@ -40,11 +41,11 @@ class ReplayWork(NamedTuple):
 class ReplayWindow:
     """Retains the microbatches of a window and replays them at its end."""
 
-    def __init__(self, objective: Objective[Any, Any], size: int, stats: Any, effects: Any) -> None:
+    def __init__(self, objective: Objective[Any, Any], size: int, stats: Any, aux: Aux[Any]) -> None:
         self._objective = objective
         self._size = size
         self._stats = stats
-        self._effects = effects
+        self._aux = aux
 
     def empty(self, state: TrainState, batch: Batch) -> Accumulation:
         _, rest = split(state.params)
@@ -55,7 +56,7 @@ class ReplayWindow:
 
         return {
             "stats": pack(zeros(self._stats)),
-            "effects": pack(zeros(self._effects)),
+            **empty_observations(self._aux),
             "records": jax.tree.map(lambda leaf: jnp.zeros((self._size, *leaf.shape), leaf.dtype), records),
         }
 
@@ -72,7 +73,7 @@ class ReplayWindow:
         slot = state.microstep % self._size
         summed: Accumulation = {
             "stats": added(held["stats"], pack(stats)),
-            "effects": added(held["effects"], pack(aux.effects)),
+            **observed(held, aux),
             "records": jax.tree.map(lambda kept, leaf: kept.at[slot].set(leaf), held["records"], record),
         }
         total = unpack(summed["stats"], stats)
@@ -86,6 +87,7 @@ class ReplayWindow:
             aux=aux,
             gradient=lambda: self._replay(state, params, rest, batch, total, summed["records"]),
             effects=unpack(summed["effects"], aux.effects),
+            logits=unpack(summed["logits"], head_maxima(aux.qk_stats)),
             accumulation=summed,
         )
 

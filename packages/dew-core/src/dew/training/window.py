@@ -19,12 +19,12 @@ from dew.training.microbatch import (
     attempt_step,
     loss_factor,
     observe,
-    pack,
     shares_a_mean,
     split,
     unpack,
     wide_scalar,
 )
+from dew.training.observations import empty_observations, head_maxima, observed
 from dew.training.replay import ReplayWindow
 from dew.training.state import Accumulation, TrainState
 from dew.training.widths import all_finite, like, widened
@@ -55,13 +55,13 @@ def choose_window(objective: Objective[Any, Any], size: int, state: TrainState, 
     if size == 1:
         return SingleWindow(objective)
 
-    def observed(state: TrainState, batch: Batch) -> Any:
+    def reported(state: TrainState, batch: Batch) -> Any:
         return observe(objective, *split(state.params), batch, attempt_step(state))
 
-    stats, aux = jax.eval_shape(observed, state, batch)
+    stats, aux = jax.eval_shape(reported, state, batch)
     if shares_a_mean(objective, stats):
-        return MeanWindow(objective, aux.effects)
-    return ReplayWindow(objective, size, stats, aux.effects)
+        return MeanWindow(objective, aux)
+    return ReplayWindow(objective, size, stats, aux)
 
 
 class SingleWork(NamedTuple):
@@ -109,6 +109,7 @@ class SingleWindow:
             aux=work.aux,
             gradient=lambda: work.gradient,
             effects=work.aux.effects,
+            logits=head_maxima(work.aux.qk_stats),
             accumulation=None,
         )
 
@@ -125,16 +126,15 @@ class MeanWork(NamedTuple):
 class MeanWindow:
     """Gradients of totals and the totals themselves, added over the window and divided by the summed mass."""
 
-    def __init__(self, objective: Objective[Any, Any], effects: Any) -> None:
+    def __init__(self, objective: Objective[Any, Any], aux: Aux[Any]) -> None:
         self._objective = objective
-        self._effects = effects
+        self._aux = aux
 
     def empty(self, state: TrainState, batch: Batch) -> Accumulation:
         params, _ = split(state.params)
         zeros = jax.tree.map(jnp.zeros_like, widened(jax.tree.map(jnp.zeros_like, params)))
         scalar = wide_scalar(0.0)
-        effects = widened(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._effects))
-        return {"gradient": zeros, "total": scalar, "mass": scalar, "effects": pack(effects)}
+        return {"gradient": zeros, "total": scalar, "mass": scalar, **empty_observations(self._aux)}
 
     def work(self, state: TrainState, batch: Batch) -> MeanWork:
         params, rest = split(state.params)
@@ -162,7 +162,7 @@ class MeanWindow:
             "gradient": added(held["gradient"], work.gradient),
             "total": held["total"] + work.total,
             "mass": held["mass"] + work.mass,
-            "effects": added(held["effects"], pack(work.aux.effects)),
+            **observed(held, work.aux),
         }
         value, active = mean_loss(Mean(summed["total"], summed["mass"]))
         return Attempt(
@@ -175,5 +175,6 @@ class MeanWindow:
                 jax.tree.map(lambda leaf: leaf / summed["mass"], summed["gradient"]), params
             ),
             effects=unpack(summed["effects"], work.aux.effects),
+            logits=unpack(summed["logits"], head_maxima(work.aux.qk_stats)),
             accumulation=summed,
         )

@@ -84,6 +84,7 @@ def packages() -> Iterator[Finding]:
         missing = "" if name in found else f"{name} is not installed: pip install {name}"
         yield Finding(name, found.get(name, "missing"), missing)
     yield Finding("wandb", optional("wandb", "pip install 'dew-core[wandb]' to report to Weights & Biases"))
+    yield Finding("qwix", optional("qwix", "pip install 'dew-core[quantization]' to train in int8 or fp8"))
 
 
 def optional(name: str, remedy: str) -> str:

@@ -1,6 +1,6 @@
 """An Optax transformation from an `OptimConfig`.
 
-    clip -> direction -> decay -> [trust ratio] -> group factor -> -rate
+    clip -> direction -> decay -> [trust ratio] -> group factor -> -rate -> [QK-Clip]
 
 A direction is what an update rule makes of the gradient before any rate: each optimizer is one, and
 everything else is shared.
@@ -16,8 +16,10 @@ import jax.numpy as jnp
 import optax
 
 from dew.training.optim.groups import check_patterns, decay_weights, multiply_rates
+from dew.training.optim.matrices import AxisNames
 from dew.training.optim.moments import bf16_moments
-from dew.training.optim.muon import muon_directions
+from dew.training.optim.muon import NO_NAMES, muon_directions
+from dew.training.optim.qk_clip import qk_clip
 
 if TYPE_CHECKING:
     from dew.config.optim import OptimConfig
@@ -38,8 +40,15 @@ DIRECTIONS: Mapping[str, Callable[..., optax.GradientTransformation]] = {
     "adamw": optax.scale_by_adam,
     "lamb": lamb_direction,
     "muon": muon_directions,
+    "muonclip": muon_directions,
 }
 """What each optimizer makes of a gradient, from its `optimizer_opts`."""
+
+READS_AXES = ("muon", "muonclip")
+"""The optimizers whose direction depends on what a parameter's axes are."""
+
+TAU = 100.0
+"""The largest attention logit that muonclip lets stand (arXiv 2507.20534, section 2.1)."""
 
 
 def build_schedule(config: OptimConfig, *, total_updates: int) -> optax.Schedule:
@@ -53,7 +62,9 @@ def build_schedule(config: OptimConfig, *, total_updates: int) -> optax.Schedule
     return config.schedule.build(peak=config.learning_rate, total_updates=total_updates)
 
 
-def build_optimizer(config: OptimConfig, *, total_updates: int) -> optax.GradientTransformation:
+def build_optimizer(
+    config: OptimConfig, *, total_updates: int, axes: AxisNames = NO_NAMES
+) -> optax.GradientTransformationExtraArgs:
     """The transformation `config` describes.
 
     Moments and arithmetic are float32 or wider whatever the parameters are stored in.
@@ -61,6 +72,8 @@ def build_optimizer(config: OptimConfig, *, total_updates: int) -> optax.Gradien
     Args:
         config: optimizer, rate, groups and clipping.
         total_updates: length of the run in optimizer updates.
+        axes: the parameters' axis names by path, from `dew.training.optim.matrices.axis_names`; muon goes by
+            ranks for a parameter without them.
 
     Raises:
         ValueError: an optimizer this version does not have, a schedule that does not fit, or, from `init`, a
@@ -71,7 +84,7 @@ def build_optimizer(config: OptimConfig, *, total_updates: int) -> optax.Gradien
     parts: list[optax.GradientTransformation] = []
     if config.clip_grads:
         parts.append(optax.clip_by_global_norm(config.clip_grads))
-    parts.append(_direction(config))
+    parts.append(_direction(config, axes))
     if default or any(group.weight_decay for group in groups):
         parts.append(decay_weights(groups, default))
     if config.optimizer == "lamb":
@@ -79,16 +92,19 @@ def build_optimizer(config: OptimConfig, *, total_updates: int) -> optax.Gradien
     if groups:
         parts.append(multiply_rates(groups))
     parts.append(optax.scale_by_learning_rate(build_schedule(config, total_updates=total_updates)))
+    if config.optimizer == "muonclip":
+        tau: Any = config.optimizer_opts.get("tau", TAU)
+        parts.append(qk_clip(tau))
     inner = widened(optax.chain(*parts))
 
     def init(params: Any) -> Any:
         check_patterns(groups, params)
         return inner.init(params)
 
-    return optax.GradientTransformation(init, inner.update)
+    return optax.GradientTransformationExtraArgs(init, inner.update)
 
 
-def _direction(config: OptimConfig) -> optax.GradientTransformation:
+def _direction(config: OptimConfig, axes: AxisNames) -> optax.GradientTransformation:
     if config.optimizer not in DIRECTIONS:
         raise ValueError(
             f"optim.optimizer={config.optimizer!r} is not supported in this version; "
@@ -98,10 +114,12 @@ def _direction(config: OptimConfig) -> optax.GradientTransformation:
     direction: Callable[..., optax.GradientTransformation] = (
         bf16_moments if narrow else DIRECTIONS[config.optimizer]
     )
-    return direction(**config.optimizer_opts)
+    named = {"axes": axes} if config.optimizer in READS_AXES else {}
+    options = {name: value for name, value in config.optimizer_opts.items() if name != "tau"}
+    return direction(**options, **named)
 
 
-def widened(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+def widened(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """`inner` fed with gradients and parameters of at least float32."""
 
     def wide(tree: Any) -> Any:
@@ -110,7 +128,9 @@ def widened(inner: optax.GradientTransformation) -> optax.GradientTransformation
 
         return jax.tree.map(leaf, tree)
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return inner.update(wide(updates), state, None if params is None else wide(params))
+    reading = optax.with_extra_args_support(inner)
 
-    return optax.GradientTransformation(lambda params: inner.init(wide(params)), update)
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        return reading.update(wide(updates), state, None if params is None else wide(params), **extra)
+
+    return optax.GradientTransformationExtraArgs(lambda params: inner.init(wide(params)), update)

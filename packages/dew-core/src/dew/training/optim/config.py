@@ -149,17 +149,23 @@ class ParamGroup:
             raise ValueError(f"param_groups.weight_decay={self.weight_decay} must be 0 or more")
 
 
-def mup_param_groups(
-    width_multiplier: float, patterns: tuple[str, ...] = ("*/self_attn/*/kernel", "*/mlp/*/kernel")
-) -> tuple[ParamGroup, ...]:
+HIDDEN = ("*/self_attn/*/kernel", "*/mlp/*/kernel")
+"""The hidden matrices of a transformer: attention's projections, feed-forward blocks and routers."""
+
+EXPERTS = "*/mlp/experts_*"
+"""The stacked matrices of a mixture of experts."""
+
+
+def mup_param_groups(width_multiplier: float, patterns: tuple[str, ...] = HIDDEN) -> tuple[ParamGroup, ...]:
     """The groups of the maximal update parametrization for Adam (arXiv 2203.03466, table 8).
 
     Hidden matrices learn at `1 / width_multiplier` of the rate; embeddings, norms, biases and the head at
-    the rate.
+    the rate. Initial scales and the logits' multiplier are the model's part of the parametrization.
 
     Args:
         width_multiplier: the model's width over the width the rate was tuned at.
-        patterns: globs of the hidden matrices.
+        patterns: globs of the hidden matrices; `(*HIDDEN, EXPERTS)` for a mixture of experts. Each must match
+            a parameter.
 
     Raises:
         ValueError: a multiplier that is not positive.

@@ -6,14 +6,14 @@ pairs of a token and an expert are sorted by expert, and one grouped product ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from dew.nn.expert_rows import over_expert_groups
 from dew.nn.mlp import GATES, Activation, squared_relu
@@ -23,6 +23,8 @@ from dew.nn.sharding import named_axes
 
 type Bank = Mapping[str, jax.Array]
 """`up_proj` and, where the activation is gated, `gate_proj` [G, D, F], and `down_proj` [G, F, D]."""
+
+type GroupedProduct = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 class MixtureOfExperts(nn.Module):
@@ -50,8 +52,20 @@ class MixtureOfExperts(nn.Module):
     def __call__(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
         choice = Router(self.mixture, self.param_dtype, self.precision, name="gate")(x)
         bank = self._bank(x.shape[-1])
-        blocks = partial(mixed, activation=self.activation, precision=self.precision)
+        blocks = partial(mixed, activation=self.activation, product=self.grouped_product)
         return over_expert_groups(blocks, (x.astype(self.dtype), choice), bank)
+
+    def grouped_product(
+        self, tokens: Float[Array, "N D"], weights: Float[Array, "G D F"], sizes: Int[Array, " G"]
+    ) -> Float[Array, "N F"]:
+        """Rows times the weight of their group: a call of its own, for quantized training.
+
+        Args:
+            tokens: sorted by group; rows after the last group give what no one reads.
+            weights: of every group.
+            sizes: rows of each group.
+        """
+        return jax.lax.ragged_dot(tokens, weights, sizes, precision=self.precision)
 
     def _bank(self, model_width: int) -> Bank:
         experts, width = self.mixture.num_experts, self.width
@@ -79,7 +93,7 @@ def mixed(
     first: jax.Array | int,
     *,
     activation: Activation,
-    precision: jax.lax.PrecisionLike,
+    product: GroupedProduct,
 ) -> Float[Array, "B S D"]:
     """The part of the mixture's output that the experts of one bank compute.
 
@@ -88,7 +102,7 @@ def mixed(
         bank: experts `first` to `first + G`.
         first: the number of the bank's first expert.
         activation: of every block.
-        precision: of the products.
+        product: of sorted rows and a bank's projection, by group sizes.
     """
     x, choice = rows
     groups, chosen = bank["up_proj"].shape[0], choice.experts.shape[-1]
@@ -99,19 +113,18 @@ def mixed(
     order = jnp.argsort(key, stable=True)
     sizes = jnp.sum(key[:, None] == jnp.arange(groups), axis=0, dtype=jnp.int32)
     tokens = x.reshape(-1, x.shape[-1])
-    outputs = _blocks(tokens[order // chosen], bank, sizes, activation, precision)
+    outputs = _blocks(tokens[order // chosen], bank, sizes, activation, product)
     back = jnp.argsort(order)
     pairs = jnp.where(here[:, None], outputs[back], 0).reshape(*choice.experts.shape, -1)
     return jnp.sum(pairs * choice.weights[..., None].astype(pairs.dtype), axis=-2)
 
 
 def _blocks(
-    tokens: jax.Array, bank: Bank, sizes: jax.Array, activation: Activation, precision: jax.lax.PrecisionLike
+    tokens: jax.Array, bank: Bank, sizes: jax.Array, activation: Activation, product: GroupedProduct
 ) -> jax.Array:
-    product = partial(jax.lax.ragged_dot, group_sizes=sizes, precision=precision)
-    hidden = product(tokens, bank["up_proj"])
+    hidden = product(tokens, bank["up_proj"], sizes)
     if activation == "relu2":
         hidden = squared_relu(hidden)
     else:
-        hidden = GATES[activation](product(tokens, bank["gate_proj"])) * hidden
-    return product(hidden, bank["down_proj"])
+        hidden = GATES[activation](product(tokens, bank["gate_proj"], sizes)) * hidden
+    return product(hidden, bank["down_proj"], sizes)

@@ -220,6 +220,7 @@ class LMRunConfig(RunConfig):
             aux_loss_alpha=self.aux_loss_alpha,
             seq_aux=self.seq_aux,
             router_z_loss=self.router_z_loss,
+            qk_stats=self.optim.optimizer == "muonclip",
             token_accuracy=self.token_accuracy,
         )
 

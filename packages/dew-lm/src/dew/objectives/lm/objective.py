@@ -39,6 +39,7 @@ from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY, TEXT_KEY
 from dew.objectives.lm.chunked import chunked_cross_entropy, head_logits, sensible_chunks
 from dew.objectives.lm.config import IndexerTraining
 from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
+from dew.objectives.lm.logits import QK, check_clippable, largest_logit, logits_of
 from dew.objectives.lm.pretrained import initial_variables
 from dew.objectives.lm.routing import LMStatistics as LMStatistics
 from dew.objectives.lm.routing import RouterTerms, counted, loads_of
@@ -76,7 +77,8 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         loss_role: of conversations; not supported yet.
         mtp_weight: of prediction depths; not supported yet.
         z_loss: coefficient of the squared log partition of every counted prediction.
-        qk_stats: report query-key maxima; not supported yet.
+        qk_stats: report the largest attention logit of every head, which the muonclip optimizer clips by, and
+            the largest of all as the metric `max_logit`.
         indexer: of sparse attention; not supported yet.
         trainable: the parameters the optimizer moves, by path; the rest is kept under `frozen`.
         token_accuracy: report how often the best id is the target; False saves the comparison over all
@@ -118,10 +120,11 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             "LMObjective",
             loss_role=loss_role,
             mtp_weight=mtp_weight,
-            qk_stats=qk_stats,
             indexer=indexer,
         )
         check_decoder(model, seq_len)
+        if qk_stats:
+            check_clippable(model)
         self.router_terms = RouterTerms(
             balance_rate=balance_rate,
             aux_loss_alpha=aux_loss_alpha,
@@ -143,12 +146,18 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         self.head_chunks = head_chunks
         self.samples = samples
         self.z_loss = z_loss
+        self.qk_stats = qk_stats
         self.trainable = trainable
         self.token_accuracy = token_accuracy
         self.pretrained = pretrained
         self.inputs = InputSpec(Field(TEXT_KEY, (seq_len + 1,)))
         if ema_decay is not None:
             self.ema = EMASpec(optax.constant_schedule(ema_decay), under("params"))
+
+    @property
+    def reports_logits(self) -> bool:
+        """Whether `qk_stats` was asked for."""
+        return self.qk_stats
 
     @property
     def bank_sites(self) -> tuple[DecoderBank, ...]:
@@ -173,9 +182,12 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
     def loss(self, params: Variables, batch: Batch, step: Step) -> tuple[Mean | LMStatistics, Aux[Variables]]:
         """Summed loss and weight of the counted targets, and the routers' terms where the run adds some.
 
-        A metric `token_accuracy` stands beside them, and with `balance_rate` the experts' loads as effects.
+        A metric `token_accuracy` stands beside them, with `balance_rate` the experts' loads as effects, and
+        with `qk_stats` the largest attention logits.
         """
-        scores = self._batch_scores(params, batch, step, train=True, routing=self.router_terms.needed)
+        scores = self._batch_scores(
+            params, batch, step, train=True, routing=self.router_terms.needed, qk_stats=self.qk_stats
+        )
         stats, aux = self._statistics(scores)
         if scores.routing is None:
             return stats, aux
@@ -278,16 +290,17 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
                 the next.
             positions: [B, S + 1], for the rotation; None counts from each row's start.
             routing: report every router's load.
-            depths, roles, qk_stats, indexer, layers, routes: not supported yet.
+            qk_stats: report the largest attention logit of every head.
+            depths, roles, indexer, layers, routes: not supported yet.
 
         Raises:
-            ValueError: an argument that is not supported yet, or `routing` of a model without experts.
+            ValueError: an argument that is not supported yet, `routing` of a model without experts, or
+                `qk_stats` of a model that reports no logits.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
             depths=depths,
             roles=roles,
-            qk_stats=qk_stats,
             indexer=indexer or None,
             layers=tuple(layers),
             routes=routes,
@@ -295,6 +308,7 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         if routing and getattr(self.model, "mixture", None) is None:
             raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
         variables = thaw(params)
+        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats)) if asked]
         result: Any = self.model.apply(
             variables,
             tokens[:, :-1],
@@ -303,13 +317,14 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             segment_ids=None if segment_ids is None else segment_ids[:, :-1],
             rngs=rngs,
             method="hidden_states",
-            mutable=[ROUTING] if routing else False,
+            mutable=opened or False,
         )
-        hidden, sown = result if routing else (result, None)
+        hidden, sown = result if opened else (result, {})
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
         weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
-        loads = None if sown is None else loads_of(sown)
-        return Scores(losses, weights, correct, hidden, log_partition, loads)
+        loads = loads_of(sown) if routing else None
+        logits = logits_of(sown) if qk_stats else None
+        return Scores(losses, weights, correct, hidden, log_partition, loads, logits)
 
     def per_token_log_probs(
         self,
@@ -419,7 +434,14 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         return cast("int", getattr(self.model, "mixture").top_k)  # noqa: B009 - no member of `Decoder`
 
     def _batch_scores(
-        self, params: Variables, batch: Batch, step: Step, *, train: bool, routing: bool = False
+        self,
+        params: Variables,
+        batch: Batch,
+        step: Step,
+        *,
+        train: bool,
+        routing: bool = False,
+        qk_stats: bool = False,
     ) -> Scores:
         tokens = batch[TEXT_KEY]
         if tokens.shape[1] != self.seq_len + 1:
@@ -435,6 +457,7 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             segment_ids=batch.get(SEGMENTS_KEY),
             positions=batch.get(POSITIONS_KEY),
             routing=routing,
+            qk_stats=qk_stats,
         )
 
     def _head(
@@ -469,4 +492,7 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         if scores.correct is not None:
             hits = jnp.sum(jnp.where(scores.correct, scores.weights, 0))
             metrics["token_accuracy"] = mean_loss(Mean(hits, mass))[0]
-        return Mean(jnp.sum(self._terms(scores) * scores.weights), mass), Aux(metrics)
+        if scores.qk_stats is not None:
+            metrics["max_logit"] = largest_logit(scores.qk_stats)
+        stats = Mean(jnp.sum(self._terms(scores) * scores.weights), mass)
+        return stats, Aux(metrics, qk_stats=scores.qk_stats)

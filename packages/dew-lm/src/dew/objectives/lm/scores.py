@@ -14,6 +14,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from dew.nn.moe.router import RoutingLoad
+from dew.objectives.base import Variables
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
@@ -30,6 +31,7 @@ class Scores:
         hidden: [B, S, D] the states the head read.
         log_partition: [B, S] log of the sum of the exponentials of the logits.
         routing: the load of every router by the path of its module, or None if not asked for.
+        qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
     """
 
     losses: jax.Array
@@ -38,6 +40,7 @@ class Scores:
     hidden: jax.Array
     log_partition: jax.Array
     routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
+    qk_stats: Variables | None = None
 
 
 def target_weights(

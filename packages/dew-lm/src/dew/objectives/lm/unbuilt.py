@@ -11,7 +11,6 @@ UNBUILT: Mapping[str, tuple[Any, str]] = {
     "depths": (False, "prediction depths"),
     "loss_role": (None, "conversation data"),
     "roles": (None, "conversation data"),
-    "qk_stats": (False, "the muonclip optimizer"),
     "indexer": (None, "a sparse-attention indexer"),
     "layers": ((), "feature distillation"),
     "support": (None, "rollouts with a filtered vocabulary"),

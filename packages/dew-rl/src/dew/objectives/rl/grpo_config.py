@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("grpo",), "use grpo"),
     "inner_steps": ((1,), "use 1: each rollout is trained on once"),
+    "optim.optimizer": (("adam", "adamw", "lamb", "muon"), "use muon: this loss reports no attention logits"),
+    "trainer.quantization": ((None,), "unset it: responses are drawn from the model in full width"),
 }
 """Field -> the values that work, and what to do instead of the others."""
 

@@ -15,7 +15,7 @@ from flax import linen as nn
 from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
-from dew.nn.attention import AttentionImpl, scaled_dot_product_attention
+from dew.nn.attention import AttentionImpl, logit_maxima, scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer.cache import LayerCache, write
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import Activation, FeedForward
@@ -24,6 +24,9 @@ from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
 from dew.nn.tokens import split_tokens
+
+QK = "qk"
+"""The collection an attention layer sows `max_logits` [B, H] into, when it is mutable."""
 
 type Angles = tuple[jax.Array, jax.Array]
 """Cosines and sines of the rotary angles, [B, T, D / 2] or [1, T, D / 2] each."""
@@ -79,6 +82,7 @@ class SelfAttention(nn.Module):
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
     ) -> Float[Array, "B T E"]:
         query, key, value = self._project(x, angles)
+        self._report(query, key, segment_ids)
         mixed = self._attention()(
             query, key, value, query_segment_ids=segment_ids, key_segment_ids=segment_ids
         )
@@ -111,6 +115,19 @@ class SelfAttention(nn.Module):
         if self.spec.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
         return rotate(query, *angles), rotate(key, *angles), value
+
+    def _report(self, query: jax.Array, key: jax.Array, segment_ids: jax.Array | None) -> None:
+        if not self.is_mutable_collection(QK) or self.is_initializing():
+            return
+        maxima = logit_maxima(
+            query,
+            key,
+            causal=self.spec.causal,
+            window=self.window,
+            segment_ids=segment_ids,
+            precision=self.spec.precision,
+        )
+        self.sow(QK, "max_logits", maxima)
 
     def _split(self, x: jax.Array) -> jax.Array:
         return split_tokens(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)

@@ -1,0 +1,45 @@
+"""The attention logits a decoder reports, for QK-Clip (arXiv 2507.20534, section 2.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from dew.nn.backbones.causal_transformer.layer import QK as QK
+from dew.objectives.base import Variables
+
+if TYPE_CHECKING:
+    from dew.objectives.lm.decoder import Decoder
+
+
+def check_clippable(model: Decoder) -> None:
+    """Refuse a decoder whose logits do not follow its query and key kernels.
+
+    Raises:
+        ValueError: queries and keys are normalized after their projection.
+    """
+    if getattr(model, "qk_norm", False):
+        raise ValueError(
+            "qk_stats=True is for QK-Clip, which scales query and key kernels, and with qk_norm=True the "
+            "norms behind them undo that; set qk_norm=False, or optim.optimizer to 'muon'"
+        )
+
+
+def logits_of(sown: Variables) -> Variables:
+    """The largest logits that a forward pass reported, nested by module path.
+
+    Raises:
+        ValueError: the model reported none.
+    """
+    if not sown.get(QK):
+        raise ValueError(
+            f"qk_stats=True needs a model whose attention layers sow max_logits into {QK!r}; set it to False"
+        )
+    return sown[QK]
+
+
+def largest_logit(qk_stats: Variables) -> jax.Array:
+    """The largest logit of all layers, heads and rows."""
+    return jnp.max(jnp.stack([jnp.max(leaf) for leaf in jax.tree.leaves(qk_stats)]))
