@@ -9,7 +9,6 @@ UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "trainer.quantization": ((None,), "unset it to train in model.dtype"),
     "trainer.batch_ramp": ((None,), "unset it to train at trainer.batch_size throughout"),
     "trainer.mesh.sequence": ((1,), "split the batch over mesh.fsdp or the data axis"),
-    "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),
     "trainer.mesh.replicas": ((1,), "use one group of devices"),
     "trainer.layout.host": (((),), "keep the train state on the devices"),
     "trainer.layout.host_parameters": (((),), "keep the parameters on the devices"),

@@ -13,8 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec as P
 
-from dew.nn.sharding import mesh_splits
-from dew.training.mesh import BATCH_AXES
+from dew.nn.sharding import row_axes
 
 EXPERT_AXIS = "expert"
 
@@ -31,7 +30,8 @@ def over_expert_groups(blocks: Blocks, rows: Any, bank: Any) -> jax.Array:
         rows: arrays with one leading row axis.
         bank: arrays with a leading expert axis.
     """
-    if not mesh_splits(jax.tree.leaves(rows)[0].shape[0]):
+    axes = row_axes(jax.tree.leaves(rows)[0].shape[0])
+    if not axes:
         return blocks(rows, bank, 0)
     experts: int = jax.tree.leaves(bank)[0].shape[0]
     groups = jax.sharding.get_abstract_mesh().shape[EXPERT_AXIS]
@@ -46,7 +46,7 @@ def over_expert_groups(blocks: Blocks, rows: Any, bank: Any) -> jax.Array:
 
     return jax.shard_map(
         local,
-        in_specs=(P(BATCH_AXES), P(EXPERT_AXIS if exchanged else None)),
-        out_specs=P(BATCH_AXES),
-        axis_names=set(BATCH_AXES),
+        in_specs=(P(axes), P(EXPERT_AXIS if exchanged else None)),
+        out_specs=P(axes),
+        axis_names=set(axes),
     )(rows, bank)

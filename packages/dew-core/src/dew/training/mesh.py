@@ -20,6 +20,9 @@ AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
 BATCH_AXES = ("data", "fsdp", "expert")
 """The axes that a batch's rows are split over."""
 
+STAGE_AXIS = "stage"
+"""The axis that a pipeline's layers are split over."""
+
 
 def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange devices as `spec` says; the data axis takes the factor that is left.

@@ -22,6 +22,7 @@ from dew.training.fit import FitPlan, run_fit
 from dew.training.layout import unboxed
 from dew.training.mesh import build_mesh, data_partition
 from dew.training.placement import accumulation_shardings, create_state, described, state_shardings
+from dew.training.stages import check_layers, check_stages, staged
 from dew.training.state import TrainState
 from dew.training.step import StepFactory, custom_step, window_step
 from dew.training.window import choose_window
@@ -56,8 +57,9 @@ class Trainer:
 
     Raises:
         TypeError: `key` is no typed scalar key.
-        ValueError: `accumulation` below 1.
-        NotImplementedError: a mesh with pipeline stages or a sequence axis, or a layout with host memory.
+        ValueError: `accumulation` below 1, or pipeline stages for an objective whose layers cannot pass over
+            them.
+        NotImplementedError: a mesh with a sequence axis, or a layout with host memory.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Trainer:
         if accumulation < 1:
             raise ValueError(f"accumulation={accumulation} must be at least 1")
         _refuse_unbuilt(mesh, layout)
+        check_layers(objective, mesh)
         self.objective = objective
         self.optimizer = optimizer
         self.key = key
@@ -117,6 +120,7 @@ class Trainer:
         boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
         shardings = state_shardings(boxed, self.mesh, self.layout)
         abstract = replace(boxed, params=unboxed(boxed.params))
+        check_stages(self.objective, abstract.params, self.mesh_spec)
         self.layout.check(boxed.params["params"], shardings.params["params"], self.mesh)
         return abstract, shardings
 
@@ -148,11 +152,12 @@ class Trainer:
         Nothing is donated, since retained microbatches and pending checkpoints may own the buffers.
         """
         if self._step is not None:
-            body = self._step(self.objective, self.optimizer)
-            return CompiledStep(custom_step(body), None, state, batch, self.mesh)
+            step = staged(custom_step(self._step(self.objective, self.optimizer)), self.mesh_spec)
+            return CompiledStep(step, None, state, batch, self.mesh)
         with jax.set_mesh(self.mesh):
             window = choose_window(self.objective, self.accumulation, state, batch)
             step = window_step(self.objective, self.optimizer, window, self.accumulation)
+            step = staged(step, self.mesh_spec)
             held = None if self.accumulation == 1 else window
             return CompiledStep(step, held, state, batch, self.mesh)
 
@@ -228,10 +233,8 @@ class Trainer:
 
 
 def _refuse_unbuilt(mesh: MeshSpec, layout: Layout) -> None:
-    for name in ("stage", "sequence"):
-        size = getattr(mesh, name)
-        if size > 1:
-            raise NotImplementedError(f"mesh.{name}={size}: this axis is not built yet; use 1")
+    if mesh.sequence > 1:
+        raise NotImplementedError(f"mesh.sequence={mesh.sequence}: this axis is not built yet; use 1")
     if layout.host:
         raise NotImplementedError(
             f"layout.host={layout.host!r}: host memory is not built yet; leave it empty"
