@@ -12,7 +12,7 @@ the exchange is one permutation of neighbours a tick, and layers that are manual
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -96,6 +96,28 @@ def microbatch_count(rows: int, *, shards: int, stages: int, asked: int | None) 
     )
 
 
+def stage_bank(layers: Sequence[Any]) -> Any:
+    """Stack one layer of each stage, [S, ...], split over the stages: a device holds its own stage's alone.
+
+    Every device picks its layer out of what it holds, so nothing moves; the gradient of each layer is added
+    over the stages, all but one of which have zeros.
+
+    Args:
+        layers: trees alike, one a stage, that no axis splits over the stages.
+    """
+
+    def own(*leaves: jax.Array) -> jax.Array:
+        return jax.lax.select_n(jax.lax.axis_index(STAGE_AXIS), *leaves)[None]
+
+    return jax.shard_map(
+        lambda *layers: jax.tree.map(own, *layers),
+        in_specs=P(),
+        out_specs=P(STAGE_AXIS),
+        axis_names={STAGE_AXIS},
+        check_vma=False,
+    )(*layers)
+
+
 def through_stages(
     body: StageBody, bank: Any, x: jax.Array, rows: Any = None, shared: Any = None
 ) -> tuple[jax.Array, Any]:
@@ -103,7 +125,7 @@ def through_stages(
 
     Args:
         body: gets the stage's own part of `bank`, and a microbatch of `x` and `rows`.
-        bank: arrays with a leading stage axis.
+        bank: arrays with a leading stage axis, as `stage_bank` makes them.
         x: [B, ...].
         rows: arrays [B, ...] that belong to the rows of `x` and come to every stage with them.
         shared: arrays that all rows share.
@@ -127,7 +149,9 @@ def through_stages(
         axis_names={STAGE_AXIS},
         check_vma=False,
     )
-    queue = _cut(x, count, (STAGE_AXIS,))
+    # In two steps, since the first may be an exchange: rows where they lie in a batch, then a part a stage.
+    rests = [P.UNCONSTRAINED] * (x.ndim - 1)
+    queue = _cut(jax.lax.with_sharding_constraint(x, P(BATCH_AXES, *rests)), count, (STAGE_AXIS,))
     rows = jax.tree.map(lambda leaf: _cut(leaf, count, ()), rows)
     queue, reports = run(bank, queue, rows, shared)
     return _joined(queue, (STAGE_AXIS,)), jax.tree.map(jax.vmap(lambda leaf: _joined(leaf, ())), reports)

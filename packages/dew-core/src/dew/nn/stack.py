@@ -54,11 +54,13 @@ class StackView:
             raise ValueError(
                 f"the tree has no {missing[0]!r}; a stack of {self.length} needs {self.prefix}N up to it"
             )
-        bank = _stacked({name: tree[name] for name in self.names})
+        layers = {name: tree[name] for name in self.names}
+        _check_alike(layers)
+        bank = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers.values())
         return bank, {name: value for name, value in tree.items() if name not in self.names}
 
-    def staged(self, tree: Mapping[str, Any], stages: int) -> tuple[Any, ...]:
-        """The layers of equal place in each of `stages` equal runs, stacked: [stages, ...] for each place.
+    def staged(self, tree: Mapping[str, Any], stages: int) -> tuple[tuple[Any, ...], ...]:
+        """For each place in a run of layers, that place's layer in each of `stages` equal runs.
 
         Layers need to be alike across the stages only, so that a pattern may repeat within every stage.
 
@@ -67,7 +69,10 @@ class StackView:
         """
         self.check_stages(stages)
         run = self.length // stages
-        return tuple(_stacked({name: tree[name] for name in self.names[place::run]}) for place in range(run))
+        places = [{name: tree[name] for name in self.names[place::run]} for place in range(run)]
+        for layers in places:
+            _check_alike(layers)
+        return tuple(tuple(layers.values()) for layers in places)
 
     def check_stages(self, stages: int) -> None:
         """Refuse stages that do not divide the layers, or whose runs of layers differ in kind.
@@ -128,7 +133,7 @@ class DecoderBank:
     view: StackView
 
 
-def _stacked(layers: Mapping[str, Any]) -> Any:
+def _check_alike(layers: Mapping[str, Any]) -> None:
     (first, template), *others = layers.items()
     form = jax.eval_shape(lambda: template)
     for name, layer in others:
@@ -137,4 +142,3 @@ def _stacked(layers: Mapping[str, Any]) -> Any:
                 f"{name!r} differs from {first!r} in structure, shape or dtype; "
                 "only layers alike can be stacked"
             )
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,8 +14,12 @@ from jax.sharding import PartitionSpec as P
 from dew.data.dataset import DataPartition
 from dew.training.config import MeshSpec
 
-AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
-"""Every mesh has these axes, of size 1 where a run does not use them."""
+AXES = ("stage", "data", "fsdp", "expert", "tensor", "sequence")
+"""Every mesh has these axes, of size 1 where a run does not use them.
+
+Stages come first, since they exchange least; and XLA takes a manual axis inside another one's region only
+where it comes later.
+"""
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """The axes that a batch's rows are split over."""
@@ -41,15 +45,15 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
             "use 1"
         )
     given = list(jax.devices() if devices is None else devices)
-    inner = (spec.fsdp, spec.expert, spec.tensor, spec.sequence, spec.stage)
-    factor = math.prod(inner)
+    inner = {axis: getattr(spec, axis) for axis in AXES if axis != "data"}
+    factor = math.prod(inner.values())
     if len(given) % factor:
-        named = " x ".join(f"{axis}={size}" for axis, size in zip(AXES[1:], inner, strict=True))
+        named = " x ".join(f"{axis}={size}" for axis, size in inner.items())
         raise ValueError(
             f"{named} makes groups of {factor}, which do not divide {len(given)} devices; "
             f"{_fitting(inner, len(given))} works"
         )
-    shape = (len(given) // factor, *inner)
+    shape = tuple(inner.get(axis, len(given) // factor) for axis in AXES)
     if devices is not None:
         return Mesh(
             np.array(given, dtype=object).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES)
@@ -57,10 +61,10 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def _fitting(sizes: Sequence[int], devices: int) -> str:
+def _fitting(sizes: Mapping[str, int], devices: int) -> str:
     """Factors no larger than `sizes` that divide `devices`, the first axes served first."""
     left, fits = devices, dict[str, int]()
-    for axis, size in zip(AXES[1:], sizes, strict=True):
+    for axis, size in sizes.items():
         fits[axis] = max(factor for factor in range(1, size + 1) if left % factor == 0)
         left //= fits[axis]
     return " x ".join(f"{axis}={size}" for axis, size in fits.items() if size > 1) or "data parallelism alone"

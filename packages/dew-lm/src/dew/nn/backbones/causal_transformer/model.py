@@ -226,10 +226,11 @@ class CausalTransformer(nn.Module):
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = split_rows(self.embed_tokens(tokens))
+        x = self.embed_tokens(tokens)
         stages = 1 if self.is_initializing() else active_stages()
         if stages > 1:
             return self.norm(self._through_stages(x, angles, segment_ids, stages))
+        x = split_rows(x)
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
         return self.norm(x)

@@ -13,7 +13,7 @@ from flax import linen as nn
 from flax.core.scope import CollectionFilter
 
 from dew.nn.backbones.causal_transformer.layer import Angles
-from dew.nn.pipeline import through_stages
+from dew.nn.pipeline import stage_bank, through_stages
 from dew.nn.stack import StackView
 
 type Reports = dict[str, dict[str, Any]]
@@ -46,7 +46,8 @@ def layers_over_stages(
     Raises:
         ValueError: layers that do not divide, or rows that cannot be cut.
     """
-    bank = view.staged(_by_layer(variables, view.names), stages)
+    places = view.staged(_by_layer(variables, view.names), stages)
+    bank = tuple(stage_bank(layers) for layers in places)
     run = [layer.clone(parent=None) for layer in layers[: len(bank)]]
 
     def stage(bank: Any, x: jax.Array, rows: Any, shared: Any) -> tuple[jax.Array, Any]:
