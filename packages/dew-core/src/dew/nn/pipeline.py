@@ -86,13 +86,12 @@ def microbatch_count(rows: int, *, shards: int, stages: int, asked: int | None) 
         return fitting[-1]
     if asked is not None and rows % (asked * shards) == 0:
         return asked
-    count = stages if asked is None else asked
-    unit = count * shards
-    instead = f", or mesh.microbatches={fitting[-1]}" if fitting else ""
+    unit = (stages if asked is None else asked) * shards
+    fewer = f", or mesh.microbatches={fitting[-1]}" if fitting else ""
     raise ValueError(
-        f"a batch of {rows} rows cannot be cut into {count} microbatches (mesh.microbatches={asked}) over "
-        f"{shards} row shards; use a batch that is a multiple of {unit}, such as "
-        f"{max(1, round(rows / unit)) * unit}{instead}"
+        f"mesh.stage={stages} with mesh.microbatches={asked} cuts a batch into parts of equal size for each of "
+        f"{shards} row shards, and {rows} rows are no multiple of {unit}; use a batch of "
+        f"{max(1, round(rows / unit)) * unit} rows{fewer}"
     )
 
 
