@@ -19,7 +19,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from dew.training.distributed import shard_batch
 EXAMPLES = Path(__file__).resolve().parent.parent / "tests/test_every_component.py"
 DEVICES = 8
 UPDATES, ROWS, MARGIN, ORDERS = 5, 32, 4.0, 3
-CLIP, RATE = 1e-2, 1e-2
+CLIP, RATE, LAYERS = 1e-2, 1e-2, 4
 FLOOR = 1e-6
 """No tolerance is below this: a program whose sums are too short to reorder still rounds elsewhere."""
 LAYOUTS: Mapping[str, MeshSpec] = {
@@ -50,8 +50,10 @@ LAYOUTS: Mapping[str, MeshSpec] = {
     "replicas 2 x data 4": MeshSpec(replicas=2),
     "sequence 2 x data 4": MeshSpec(sequence=2),
     "sequence 4 x data 2": MeshSpec(sequence=4),
-    "stage 2 x data 4": MeshSpec(stage=2, microbatches=4),
+    "stage 2 x data 4": MeshSpec(stage=2),
     "stage 4 x data 2": MeshSpec(stage=4, microbatches=4),
+    "stage 2 x fsdp 2 x tensor 2": MeshSpec(stage=2, fsdp=2, tensor=2),
+    "stage 2 x expert 2 x data 2": MeshSpec(stage=2, expert=2),
 }
 type Case = tuple[Callable[[], RunConfig], Callable[[int], Batch]]
 """A run and the first so many rows of its data."""
@@ -262,12 +264,20 @@ def cases(only: Sequence[str]) -> Mapping[str, Case]:
     for part in contract.components():
         if part.kind == "objective" and part.name not in examples:
             raise SystemExit(f"objective {part.name!r} has no example in {EXAMPLES}")
-    found = {name: (each.config, each.batch) for name, each in examples.items()}
-    found["lm-experts"] = (lambda: with_experts(examples["lm"].config()), examples["lm"].batch)
+    found = {name: (partial(deep, each.config()), each.batch) for name, each in examples.items()}
+    found["lm-experts"] = (lambda: with_experts(deep(examples["lm"].config())), examples["lm"].batch)
     unknown = sorted(set(only) - set(found))
     if unknown:
         raise SystemExit(f"--only {unknown[0]} is none of {', '.join(found)}")
     return {name: case for name, case in found.items() if not only or name in only}
+
+
+def deep(config: RunConfig) -> RunConfig:
+    """A run with layers for every stage, where its objective names layers that pass over stages."""
+    if not config.build().bank_sites:
+        return config
+    model = dataclasses.replace(config.model, config={**config.model.config, "num_layers": LAYERS})
+    return dataclasses.replace(config, model=model)
 
 
 def with_experts(config: Any) -> RunConfig:
