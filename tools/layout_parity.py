@@ -39,7 +39,7 @@ from dew.training.distributed import shard_batch
 EXAMPLES = Path(__file__).resolve().parent.parent / "tests/test_every_component.py"
 DEVICES = 8
 UPDATES, ROWS, MARGIN, ORDERS = 5, 32, 4.0, 3
-CLIP, RATE, LAYERS = 1e-2, 1e-2, 4
+CLIP, RATE = 1e-2, 1e-2
 FLOOR = 1e-6
 """No tolerance is below this: a program whose sums are too short to reorder still rounds elsewhere."""
 LAYOUTS: Mapping[str, MeshSpec] = {
@@ -253,8 +253,12 @@ def rows_of(
                 )
 
 
-def cases(only: Sequence[str]) -> Mapping[str, Case]:
+def cases(only: Sequence[str], stages: int = 1) -> Mapping[str, Case]:
     """Every registered objective's example, and a language model with experts and all their terms.
+
+    Args:
+        only: names of these; all of them where it is empty.
+        stages: layers that each model has at least, if its objective can pass them over stages.
 
     Raises:
         SystemExit: an objective without an example, or a name that is none of them.
@@ -264,19 +268,19 @@ def cases(only: Sequence[str]) -> Mapping[str, Case]:
     for part in contract.components():
         if part.kind == "objective" and part.name not in examples:
             raise SystemExit(f"objective {part.name!r} has no example in {EXAMPLES}")
-    found = {name: (partial(deep, each.config()), each.batch) for name, each in examples.items()}
-    found["lm-experts"] = (lambda: with_experts(deep(examples["lm"].config())), examples["lm"].batch)
+    found = {name: (partial(deep, each.config(), stages), each.batch) for name, each in examples.items()}
+    found["lm-experts"] = (lambda: with_experts(deep(examples["lm"].config(), stages)), examples["lm"].batch)
     unknown = sorted(set(only) - set(found))
     if unknown:
         raise SystemExit(f"--only {unknown[0]} is none of {', '.join(found)}")
     return {name: case for name, case in found.items() if not only or name in only}
 
 
-def deep(config: RunConfig) -> RunConfig:
-    """A run with layers for every stage, where its objective names layers that pass over stages."""
-    if not config.build().bank_sites:
+def deep(config: RunConfig, stages: int) -> RunConfig:
+    """A run with a layer for every stage, where its objective names layers that pass over stages."""
+    if stages == 1 or not config.build().bank_sites:
         return config
-    model = dataclasses.replace(config.model, config={**config.model.config, "num_layers": LAYERS})
+    model = dataclasses.replace(config.model, config={**config.model.config, "num_layers": stages})
     return dataclasses.replace(config, model=model)
 
 
@@ -300,7 +304,8 @@ def main() -> int:
     differs = 0
     print(f"tolerance: {MARGIN:g} x the largest of {plan.orders} reorderings on one device, or {FLOOR:g}")
     with jax.default_matmul_precision("highest"):
-        for name, (config, batch) in cases(plan.only).items():
+        stages = max(LAYOUTS[name].stage for name in plan.layouts)
+        for name, (config, batch) in cases(plan.only, stages).items():
             for row in rows_of(name, config().build(), batch, plan):
                 print(row, flush=True)
                 differs += row.outcome == "DIFFERS"
