@@ -70,7 +70,6 @@ UNSUPPORTED = [
     ("trainer.quantization", {"trainer": TrainerConfig(quantization=Quantization())}),
     ("trainer.batch_ramp", {"trainer": TrainerConfig(batch_ramp=Ramp(1, 1, 10))}),
     ("trainer.mesh.sequence", {"trainer": TrainerConfig(mesh=MeshSpec(sequence=2))}),
-    ("trainer.mesh.stage", {"trainer": TrainerConfig(mesh=MeshSpec(stage=2))}),
     ("trainer.mesh.replicas", {"trainer": TrainerConfig(mesh=MeshSpec(replicas=2))}),
     ("trainer.layout.host", {"trainer": TrainerConfig(layout=Layout(host=("ema",)))}),
     ("trainer.layout.host_parameters", {"trainer": TrainerConfig(layout=Layout(host_parameters=("*",)))}),

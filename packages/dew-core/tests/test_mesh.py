@@ -42,7 +42,7 @@ def test_groups_of_hosts_are_refused_by_name():
         build_mesh(MeshSpec(replicas=2))
 
 
-@pytest.mark.parametrize("options", [{"mesh": MeshSpec(stage=2)}, {"layout": Layout(host=("ema",))}])
+@pytest.mark.parametrize("options", [{"mesh": MeshSpec(sequence=2)}, {"layout": Layout(host=("ema",))}])
 def test_placements_that_are_not_built_are_refused_by_name(toys, options):
     with pytest.raises(NotImplementedError, match="not built yet"):
         Trainer(toys.Regression(), optax.sgd(1.0), key=jax.random.key(0), **options)

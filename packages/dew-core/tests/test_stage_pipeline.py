@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from dew.lora import LoRA, adapted
 from dew.nn.pipeline import active_stages, microbatch_count, pipelined
 from dew.nn.stack import DecoderBank, StackView
 from dew.training import MeshSpec, Trainer
@@ -50,7 +51,7 @@ def test_stages_hold_runs_of_layers_in_order():
     ("view", "stages", "message"),
     [
         (StackView(6), 4, r"6 layers, which the stages do not divide; use mesh.stage=1 or 2 or 3 or 6"),
-        (StackView(4, kinds=("a", "a", "b", "a")), 2, r"repeat in every stage: a, a, b, a; use mesh.stage=1$"),
+        (StackView(4, kinds=("a", "a", "b", "a")), 2, r"every stage: a, a, b, a; use mesh.stage=1$"),
         (StackView(8, kinds=("a", "b") * 4), 8, r"repeat in every stage.*use mesh.stage=1 or 2 or 4$"),
     ],
     ids=["indivisible", "no pattern", "longer pattern"],
@@ -66,6 +67,17 @@ def test_an_objective_without_layers_is_refused_before_any_work(toys):
         Trainer(toys.Regression(), optax.sgd(1.0), key=jax.random.key(0), mesh=MeshSpec(stage=2))
 
 
+def test_an_adapter_with_dropout_is_refused_before_any_work(toys):
+    class Layered(toys.Regression):
+        bank_sites = (DecoderBank((), StackView(2)),)
+
+    twin = adapted(Layered(), LoRA(("w",), rank=1, alpha=1.0, dropout=0.1))
+    with pytest.raises(
+        ValueError, match=r"lora.dropout=0.1 .* mesh.stage=2; set lora.dropout=0 or mesh.stage=1"
+    ):
+        Trainer(twin, optax.sgd(1.0), key=jax.random.key(0), mesh=MeshSpec(stage=2))
+
+
 def test_layers_that_differ_between_stages_are_refused_by_name(toys):
     class Layered(toys.Regression):
         bank_sites = (DecoderBank(("inner",), StackView(4)),)
@@ -78,6 +90,7 @@ def test_layers_that_differ_between_stages_are_refused_by_name(toys):
 
 EIGHT = """
 import jax, jax.numpy as jnp, numpy as np
+from dew.lora import LoRA, adapted
 from dew.nn.pipeline import active_stages, pipelined, stage_bank, through_stages
 from dew.training import MeshSpec, build_mesh
 

@@ -46,9 +46,9 @@ class MeshSpec:
         expert: groups of experts.
         tensor: shards within a layer's matrices.
         sequence: shards of the positions in attention.
-        stage: pipeline stages.
-        microbatches: pipeline microbatches in flight; a positive multiple of `stage`, which must then exceed
-            1.
+        stage: pipeline stages, each with an equal run of the model's layers.
+        microbatches: into how many a pipeline cuts a batch; a positive multiple of `stage`, which must then
+            exceed 1. None takes 4 a stage, or fewer if the rows of a device do not divide.
         replicas: groups of granules (slices, hosts, processes) the data axis spans.
 
     Raises:

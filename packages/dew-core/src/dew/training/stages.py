@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dew.lora.objective import Adapted
 from dew.nn.pipeline import pipelined
 from dew.objectives.base import Batch, Objective, Variables, thaw
 from dew.training.config import MeshSpec
@@ -13,7 +14,10 @@ from dew.training.step import StepResult
 
 
 def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
-    """Refuse stages for an objective that names no layers, or whose layers they cannot hold.
+    """Refuse stages for an objective that names no layers, whose layers they cannot hold, or that drops inputs.
+
+    A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what it draws
+    without a pipeline.
 
     Raises:
         ValueError: naming what works.
@@ -26,6 +30,11 @@ def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
             f"mesh.stage={mesh.stage} splits layers over a pipeline, and {type(objective).__name__} has "
             "none that can pass over stages (its bank_sites are empty); use mesh.stage=1 with mesh.fsdp, "
             "mesh.tensor or data parallelism"
+        )
+    if isinstance(objective, Adapted) and objective.adapter.dropout:
+        raise ValueError(
+            f"lora.dropout={objective.adapter.dropout} draws other numbers under mesh.stage={mesh.stage}; "
+            "set lora.dropout=0 or mesh.stage=1"
         )
     for site in sites:
         site.view.check_stages(mesh.stage)
