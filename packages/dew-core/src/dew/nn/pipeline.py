@@ -89,8 +89,8 @@ def microbatch_count(rows: int, *, shards: int, stages: int, asked: int | None) 
     unit = (stages if asked is None else asked) * shards
     fewer = f", or mesh.microbatches={fitting[-1]}" if fitting else ""
     raise ValueError(
-        f"mesh.stage={stages} with mesh.microbatches={asked} cuts a batch into equal parts for each of {shards} "
-        f"row shards, and {rows} rows are no multiple of {unit}; use a batch of "
+        f"mesh.stage={stages} with mesh.microbatches={asked} cuts a batch into equal parts for each of "
+        f"{shards} row shards, and {rows} rows are no multiple of {unit}; use a batch of "
         f"{max(1, round(rows / unit)) * unit} rows{fewer}"
     )
 

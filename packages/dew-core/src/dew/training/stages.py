@@ -14,7 +14,7 @@ from dew.training.step import StepResult
 
 
 def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
-    """Refuse stages for an objective that names no layers, whose layers they cannot hold, or that drops inputs.
+    """Refuse stages for an objective that names no layers, layers they cannot hold, or an adapter's dropout.
 
     A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what it draws
     without a pipeline.
