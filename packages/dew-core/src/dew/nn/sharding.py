@@ -60,7 +60,10 @@ def row_axes(rows: int) -> tuple[str, ...]:
     automatic = {
         name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto
     }
-    for axes in ((*BATCH_AXES, STAGE_AXIS), BATCH_AXES):
+    choices = [BATCH_AXES]
+    if STAGE_AXIS in automatic and mesh.shape[STAGE_AXIS] > 1:
+        choices = [(*BATCH_AXES, STAGE_AXIS), BATCH_AXES]
+    for axes in choices:
         if automatic.issuperset(axes):
             shards = math.prod(mesh.shape[axis] for axis in axes)
             if shards > 1 and rows % shards == 0:
