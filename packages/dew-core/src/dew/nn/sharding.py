@@ -60,7 +60,7 @@ def row_axes(rows: int) -> tuple[str, ...]:
     automatic = {
         name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto
     }
-    choices = [BATCH_AXES]
+    choices: list[tuple[str, ...]] = [BATCH_AXES]
     if STAGE_AXIS in automatic and mesh.shape[STAGE_AXIS] > 1:
         choices = [(*BATCH_AXES, STAGE_AXIS), BATCH_AXES]
     for axes in choices:
