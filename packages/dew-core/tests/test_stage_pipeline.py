@@ -138,6 +138,20 @@ for microbatches in (4, 8, None):
             np.testing.assert_array_equal(reports["stage"], np.arange(STAGES)[:, None] * np.ones(ROWS))
             close(both(lambda *args: pipe(*args)[0])(layers, x), expected)
             assert active_stages() == 1
+
+# One microbatch brings a gradient of 1 and 31 bring 2**-9 each: half a bfloat16's last bit at 1, together 8.
+rows = np.full((32, 1), 2.0**-9, np.float32)
+rows[-1] = 1
+weights = [{"w": jnp.ones(1, jnp.bfloat16)}] * STAGES
+
+def product(weights):
+    with pipelined(32):
+        scale = lambda bank, x, rows, shared: (x * bank["w"].astype(jnp.bfloat16).astype(x.dtype), None)
+        return jnp.sum(through_stages(scale, stage_bank(weights), rows)[0])
+
+with jax.set_mesh(build_mesh(MeshSpec(stage=4), jax.devices()[:4])):
+    for gradient in jax.jit(jax.grad(product))(weights):
+        assert gradient["w"].dtype == jnp.bfloat16 and gradient["w"] == 1.0625, gradient
 print("equal")
 """
 

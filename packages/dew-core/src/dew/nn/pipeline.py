@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from dew.training.mesh import BATCH_AXES, STAGE_AXIS
+from dew.training.widths import widened
 
 type StageBody = Callable[[Any, jax.Array, Any, Any], tuple[jax.Array, Any]]
 """`(bank, x, rows, shared) -> (x, reports)`: the layers of one stage over one microbatch of b rows.
@@ -99,7 +100,8 @@ def stage_bank(layers: Sequence[Any]) -> Any:
     """Stack one layer of each stage, [S, ...], split over the stages: a device holds its own stage's alone.
 
     Every device picks its layer out of what it holds, so nothing moves; the gradient of each layer is added
-    over the stages, all but one of which have zeros.
+    over the stages, all but one of which have zeros. The bank is in working precision, in which the gradients of
+    all ticks add up; `dew.training.widths.like` brings it back to what the layers store.
 
     Args:
         layers: trees alike, one a stage, that no axis splits over the stages.
@@ -114,7 +116,7 @@ def stage_bank(layers: Sequence[Any]) -> Any:
         out_specs=P(STAGE_AXIS),
         axis_names={STAGE_AXIS},
         check_vma=False,
-    )(*layers)
+    )(*map(widened, layers))
 
 
 def through_stages(

@@ -15,6 +15,7 @@ from flax.core.scope import CollectionFilter
 from dew.nn.backbones.causal_transformer.layer import Angles
 from dew.nn.pipeline import stage_bank, through_stages
 from dew.nn.stack import StackView
+from dew.training.widths import like
 
 type Reports = dict[str, dict[str, Any]]
 """What layers sowed: collection, layer's name, and the nested values."""
@@ -48,12 +49,13 @@ def layers_over_stages(
     """
     places = view.staged(_by_layer(variables, view.names), stages)
     bank = tuple(stage_bank(layers) for layers in places)
-    run = [layer.clone(parent=None) for layer in layers[: len(bank)]]
+    run = [(layer.clone(parent=None), held[0]) for layer, held in zip(layers, places, strict=False)]
 
     def stage(bank: Any, x: jax.Array, rows: Any, shared: Any) -> tuple[jax.Array, Any]:
         given: dict[str, Any] = {**rows, **shared}
         reports: list[Any] = []
-        for layer, own in zip(run, bank, strict=True):
+        for (layer, stored), wide in zip(run, bank, strict=True):
+            own = like(wide, stored)
             x, report = layer.apply(own, x, given["angles"], given["segment_ids"], mutable=list(sown))
             reports.append(report)
         return x, reports
