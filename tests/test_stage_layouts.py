@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dew.testing.pool import run_pool
+
 ROOT = Path(__file__).resolve().parent.parent
 EIGHT = """
 import json, sys
@@ -118,6 +120,43 @@ print(json.dumps({"whole": vars(memory.held(whole)), "staged": vars(memory.held(
 )
 
 
+def trained(mesh: dict[str, int]) -> dict[str, Any]:
+    """A short run of a small decoder, for a process of a pool: its losses and a digest of its parameters."""
+    import jax
+    import numpy as np
+    import optax
+
+    from dew.nn.backbones.causal_transformer import CausalTransformer
+    from dew.objectives.lm import LMObjective
+    from dew.telemetry.tracker import Tracker
+    from dew.testing import in_memory
+    from dew.training import Layout, MeshSpec, Trainer
+
+    class Losses(Tracker):
+        def __init__(self) -> None:
+            self.held: list[float] = []
+
+        def log(self, values: Any, *, step: int) -> None:
+            self.held.append(float(values["train/loss"]))
+
+    jax.config.update("jax_default_matmul_precision", "highest")
+    model = CausalTransformer(
+        vocab_size=64, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_seq_len=16
+    )
+    tracker = Losses()
+    trainer = Trainer(
+        LMObjective(model, 12),
+        optax.adamw(0.01, eps=1e-3),
+        key=jax.random.key(1),
+        mesh=MeshSpec(**mesh),
+        layout=Layout(min_shard=16),
+        tracker=tracker,
+    )
+    texts = {"text": np.random.default_rng(0).integers(1, 64, (16, 13)).astype(np.int32)}
+    state = trainer.fit(in_memory(texts, batch=8, seed=0), steps=3, log_every=1)
+    return {"losses": tracker.held, "norm": float(optax.tree.norm(state.params))}
+
+
 def eight_devices(script: str) -> Any:
     environment = {
         **os.environ,
@@ -173,3 +212,15 @@ def test_stages_send_states_to_their_neighbours_and_gather_no_weight(held):
     # The embedding's gradient is added over whole rows.
     assert [shape for kind, shape in found if kind == "all-gather"] == [[64, 32, 32]]
     assert {kind for kind, _ in found} == {"collective-permute", "all-gather", "all-reduce"}
+
+
+@pytest.mark.slow
+def test_each_process_can_be_a_stage():
+    (alone,), pair = (
+        run_pool(f"{__file__}:trained", processes=count, devices=4, arguments={"mesh": mesh})
+        for count, mesh in ((1, {}), (2, {"stage": 2, "fsdp": 2}))
+    )
+    for outcome in (alone, *pair):
+        assert outcome.status == 0, outcome.output[-3000:]
+        assert outcome.value["norm"] == pytest.approx(alone.value["norm"], rel=1e-6)
+    assert pair[0].value["losses"] == pytest.approx(alone.value["losses"], rel=1e-6)

@@ -100,8 +100,8 @@ def stage_bank(layers: Sequence[Any]) -> Any:
     """Stack one layer of each stage, [S, ...], split over the stages: a device holds its own stage's alone.
 
     Every device picks its layer out of what it holds, so nothing moves; the gradient of each layer is added
-    over the stages, all but one of which have zeros. The bank is in working precision, in which the gradients of
-    all ticks add up; `dew.training.widths.like` brings it back to what the layers store.
+    over the stages, all but one of which have zeros. The bank is in working precision, in which the gradients
+    of all ticks add up; `dew.training.widths.like` brings it back to what the layers store.
 
     Args:
         layers: trees alike, one a stage, that no axis splits over the stages.
