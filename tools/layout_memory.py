@@ -45,7 +45,6 @@ LAYOUTS = {
     "fsdp 2 x tensor 2 x data 2": MeshSpec(fsdp=2, tensor=2),
     "stage 2 x data 4": MeshSpec(stage=2),
     "stage 4 x data 2": MeshSpec(stage=4),
-    "stage 8": MeshSpec(stage=8),
     "stage 2 x fsdp 2 x tensor 2": MeshSpec(stage=2, fsdp=2, tensor=2),
     "stage 4 x fsdp 2": MeshSpec(stage=4, fsdp=2),
 }
@@ -158,7 +157,7 @@ def main() -> None:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS), metavar="NAME")
-    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--layers", type=int, default=8, help="a multiple of twice the stages")
     parser.add_argument("--microbatches", type=int, help="of every pipeline; default what its rows allow")
     parser.add_argument("--remat", action="store_true", help="recompute each layer in the backward pass")
     plan = parser.parse_args()
