@@ -19,7 +19,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,8 +53,10 @@ LAYOUTS: Mapping[str, MeshSpec] = {
     "sequence 2 x fsdp 2 x tensor 2": MeshSpec(sequence=2, fsdp=2, tensor=2),
     "sequence 2 x expert 4": MeshSpec(sequence=2, expert=4),
     "replicas 2 x sequence 2 x fsdp 2": MeshSpec(replicas=2, sequence=2, fsdp=2),
-    "stage 2 x data 4": MeshSpec(stage=2, microbatches=4),
+    "stage 2 x data 4": MeshSpec(stage=2),
     "stage 4 x data 2": MeshSpec(stage=4, microbatches=4),
+    "stage 2 x fsdp 2 x tensor 2": MeshSpec(stage=2, fsdp=2, tensor=2),
+    "stage 2 x expert 2 x data 2": MeshSpec(stage=2, expert=2),
 }
 type Case = tuple[Callable[[], RunConfig], Callable[[int], Batch]]
 """A run and the first so many rows of its data."""
@@ -254,8 +256,12 @@ def rows_of(
                 )
 
 
-def cases(only: Sequence[str]) -> Mapping[str, Case]:
+def cases(only: Sequence[str], stages: int = 1) -> Mapping[str, Case]:
     """Every registered objective's example, and a language model with experts and all their terms.
+
+    Args:
+        only: names of these; all of them where it is empty.
+        stages: layers that each model has at least, if its objective can pass them over stages.
 
     Raises:
         SystemExit: an objective without an example, or a name that is none of them.
@@ -265,12 +271,20 @@ def cases(only: Sequence[str]) -> Mapping[str, Case]:
     for part in contract.components():
         if part.kind == "objective" and part.name not in examples:
             raise SystemExit(f"objective {part.name!r} has no example in {EXAMPLES}")
-    found = {name: (each.config, each.batch) for name, each in examples.items()}
-    found["lm-experts"] = (lambda: with_experts(examples["lm"].config()), examples["lm"].batch)
+    found = {name: (partial(deep, each.config(), stages), each.batch) for name, each in examples.items()}
+    found["lm-experts"] = (lambda: with_experts(deep(examples["lm"].config(), stages)), examples["lm"].batch)
     unknown = sorted(set(only) - set(found))
     if unknown:
         raise SystemExit(f"--only {unknown[0]} is none of {', '.join(found)}")
     return {name: case for name, case in found.items() if not only or name in only}
+
+
+def deep(config: RunConfig, stages: int) -> RunConfig:
+    """A run with a layer for every stage, where its objective names layers that pass over stages."""
+    if stages == 1 or not config.build().bank_sites:
+        return config
+    model = dataclasses.replace(config.model, config={**config.model.config, "num_layers": stages})
+    return dataclasses.replace(config, model=model)
 
 
 def with_experts(config: Any) -> RunConfig:
@@ -294,7 +308,8 @@ def main() -> int:
     differs = 0
     print(f"tolerance: {MARGIN:g} x the largest of {plan.orders} reorderings on one device, or {FLOOR:g}")
     with jax.default_matmul_precision("highest"):
-        for name, (config, batch) in cases(plan.only).items():
+        stages = max(LAYOUTS[name].stage for name in plan.layouts)
+        for name, (config, batch) in cases(plan.only, stages).items():
             for row in rows_of(name, config().build(), batch, plan):
                 print(row, flush=True)
                 differs += row.outcome == "DIFFERS"

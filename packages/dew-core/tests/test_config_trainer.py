@@ -65,7 +65,6 @@ def test_a_ramp_with_accumulation_is_refused():
 
 
 UNSUPPORTED = [
-    ("trainer.mesh.stage", {"trainer": TrainerConfig(mesh=MeshSpec(stage=2))}),
     ("trainer.layout.host_parameters", {"trainer": TrainerConfig(layout=Layout(host_parameters=("*",)))}),
 ]
 

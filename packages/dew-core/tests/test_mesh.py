@@ -42,10 +42,9 @@ def test_an_axis_larger_than_a_replica_is_refused_with_one_that_fits():
         build_mesh(MeshSpec(replicas=2, fsdp=8), jax.devices()[:1] * 8)
 
 
-@pytest.mark.parametrize("options", [{"mesh": MeshSpec(stage=2)}])
-def test_placements_that_are_not_built_are_refused_by_name(toys, options):
-    with pytest.raises(NotImplementedError, match="not built yet"):
-        Trainer(toys.Regression(), optax.sgd(1.0), key=jax.random.key(0), **options)
+def test_a_pipeline_with_split_positions_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"mesh\.stage=2 with mesh\.sequence=4.* use one of the two"):
+        MeshSpec(stage=2, sequence=4)
 
 
 def test_one_process_reads_every_row():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
-    "trainer.mesh.stage": ((1,), "split parameters over mesh.fsdp or mesh.tensor"),
     "trainer.layout.host_parameters": (((),), "keep the parameters on the devices"),
 }
 """Dotted field -> the values that work, and what to do instead of the others."""

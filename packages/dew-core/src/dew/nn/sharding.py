@@ -15,7 +15,7 @@ from flax import linen as nn
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from dew.training.mesh import BATCH_AXES
+from dew.training.mesh import BATCH_AXES, STAGE_AXIS
 
 
 def named_axes(initializer: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
@@ -43,16 +43,27 @@ def split_rows(x: jax.Array) -> jax.Array:
     may gather the activations of the whole batch; with it the weight moves, as fully sharded data parallelism
     means it. Where the rows do not divide, or no axis splits them, `x` is returned as it is.
     """
-    if not mesh_splits(x.shape[0]):
+    axes = row_axes(x.shape[0])
+    if not axes:
         return x
     rest = [P.UNCONSTRAINED] * (x.ndim - 1)
-    return jax.lax.with_sharding_constraint(x, P(BATCH_AXES, *rest))
+    return jax.lax.with_sharding_constraint(x, P(axes, *rest))
 
 
-def mesh_splits(rows: int) -> bool:
-    """Whether the mesh in use splits so many rows, by axes that the compiler partitions."""
-    shards = math.prod(axis_size(axis) for axis in BATCH_AXES)
-    return shards > 1 and rows % shards == 0 and automatic(*BATCH_AXES)
+def row_axes(rows: int) -> tuple[str, ...]:
+    """The axes that split so many rows on the mesh in use; none where they do not divide.
+
+    Outside the layers of a pipeline all stages have the same work to do, so rows are split over the stage
+    axis as well if they divide.
+    """
+    choices: list[tuple[str, ...]] = [BATCH_AXES]
+    if axis_size(STAGE_AXIS) > 1:
+        choices = [(*BATCH_AXES, STAGE_AXIS), BATCH_AXES]
+    for axes in choices:
+        shards = math.prod(axis_size(axis) for axis in axes)
+        if shards > 1 and rows % shards == 0 and automatic(*axes):
+            return axes
+    return ()
 
 
 def automatic(*axes: str) -> bool:

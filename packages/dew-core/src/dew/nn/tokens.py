@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import PartitionSpec as P
 
-from dew.nn.sharding import automatic, axis_size, mesh_splits, split_rows
+from dew.nn.sharding import automatic, axis_size, row_axes, split_rows
 from dew.training.config import MeshSpec
 from dew.training.mesh import BATCH_AXES, SEQUENCE_AXIS
 
@@ -38,7 +38,7 @@ def token_axes(rows: int, positions: int) -> TokenAxes:
     """The mesh axes that split so many rows of so many positions."""
     shards = position_shards()
     return TokenAxes(
-        BATCH_AXES if mesh_splits(rows) else None,
+        row_axes(rows) or None,
         SEQUENCE_AXIS if shards > 1 and positions % shards == 0 else None,
     )
 

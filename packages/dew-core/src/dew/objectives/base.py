@@ -273,7 +273,11 @@ class Objective(ABC, Generic[Loss, Effects]):
 
     @property
     def bank_sites(self) -> tuple[DecoderBank, ...]:
-        """The layer stacks this objective scans or pipelines; none unless a model declares them."""
+        """The layer stacks this objective scans or pipelines; none unless a model declares them.
+
+        A mesh with stages takes only objectives that name some. Their models pass these layers over the
+        stages (`dew.nn.pipeline`).
+        """
         return ()
 
     @property

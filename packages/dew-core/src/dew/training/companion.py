@@ -87,7 +87,8 @@ class CompanionStep:
 
     Args:
         step: as `CompiledStep` takes it, but from the results of the model's passes.
-        window: whose `work` runs on the accelerators.
+        work: `window.work`, or that in a context; runs on the accelerators.
+        window: how microbatches come together.
         size: microbatches in a window.
         state: placed on `beside`.
         batch: placed on `mesh`.
@@ -101,6 +102,7 @@ class CompanionStep:
     def __init__(
         self,
         step: Callable[[TrainState, Any], StepResult],
+        work: Callable[[TrainState, Batch], Any],
         window: Window,
         size: int,
         state: TrainState,
@@ -116,7 +118,7 @@ class CompanionStep:
                 "accumulation=1, or name opt_state and ema in layout.host"
             )
         self._mesh, self._beside = mesh, beside
-        self.work = _Work(window, state, batch, mesh)
+        self.work = _Work(work, state, batch, mesh)
         self._settled = CompiledStep(step, None if size == 1 else window, state, batch, beside)
 
     def __call__(self, state: TrainState, batch: Batch) -> StepResult:
@@ -125,14 +127,16 @@ class CompanionStep:
 
 
 class _Work:
-    """`window.work` on the accelerators, given those leaves of the state alone that it reads."""
+    """A window's work on the accelerators, given those leaves of the state alone that it reads."""
 
-    def __init__(self, window: Window, state: TrainState, batch: Batch, mesh: Mesh) -> None:
+    def __init__(
+        self, run: Callable[[TrainState, Batch], Any], state: TrainState, batch: Batch, mesh: Mesh
+    ) -> None:
         self._mesh = mesh
         leaves, structure = jax.tree.flatten(reading(state))
 
         def work(leaves: list[jax.Array], batch: Batch) -> Any:
-            return window.work(jax.tree.unflatten(structure, leaves), batch)
+            return run(jax.tree.unflatten(structure, leaves), batch)
 
         with jax.set_mesh(mesh):
             traced, results = jax.make_jaxpr(work, return_shape=True)(leaves, batch)

@@ -47,14 +47,14 @@ class MeshSpec:
         expert: groups of experts.
         tensor: shards within a layer's matrices.
         sequence: shards of a row's positions; attention calls exchange heads, or gather keys.
-        stage: pipeline stages.
-        microbatches: pipeline microbatches in flight; a positive multiple of `stage`, which must then exceed
-            1.
+        stage: pipeline stages, each with an equal run of the model's layers.
+        microbatches: into how many a pipeline cuts a batch; a positive multiple of `stage`, which must then
+            exceed 1. None takes 4 a stage, or fewer if the rows of a device do not divide.
         replicas: groups of granules (slices, hosts, processes) the data axis spans; every other axis lies
             inside a group.
 
     Raises:
-        ValueError: a factor below 1, or `microbatches` without a pipeline or not a multiple of its stages.
+        ValueError: a factor below 1, `stage` with `sequence`, or `microbatches` without a pipeline or not a multiple of its stages.
     """
 
     fsdp: int = 1
@@ -70,6 +70,11 @@ class MeshSpec:
             value = cast("int | None", getattr(self, field.name))
             if value is not None and value < 1:
                 raise ValueError(f"mesh.{field.name}={value} must be at least 1")
+        if self.stage > 1 and self.sequence > 1:
+            raise ValueError(
+                f"mesh.stage={self.stage} with mesh.sequence={self.sequence}: a pipeline does not split "
+                "positions yet; use one of the two beside fsdp, tensor and expert"
+            )
         if self.microbatches is None:
             return
         if self.stage == 1:

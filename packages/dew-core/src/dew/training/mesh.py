@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,14 +16,21 @@ from dew.data.dataset import DataPartition
 from dew.training.config import MeshSpec
 from dew.training.granules import device_groups, granules_of
 
-AXES = ("data", "fsdp", "expert", "tensor", "sequence", "stage")
-"""Every mesh has these axes, of size 1 where a run does not use them."""
+AXES = ("stage", "data", "fsdp", "expert", "tensor", "sequence")
+"""Every mesh has these axes, of size 1 where a run does not use them.
+
+Stages come first, since they exchange least; and XLA takes a manual axis inside another one's region only
+where it comes later.
+"""
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """The axes that a batch's rows are split over."""
 
 SEQUENCE_AXIS = "sequence"
 """The axis that positions are split over, between attention calls and in them."""
+
+STAGE_AXIS = "stage"
+"""The axis that a pipeline's layers are split over."""
 
 
 def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
@@ -41,11 +48,11 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
             `replicas` equal groups.
     """
     given = list(jax.devices() if devices is None else devices)
-    inner = (spec.fsdp, spec.expert, spec.tensor, spec.sequence, spec.stage)
-    factor = math.prod(inner)
+    inner = {axis: getattr(spec, axis) for axis in AXES if axis != "data"}
+    factor = math.prod(inner.values())
     groups = device_groups(given, spec.replicas)
     if len(groups[0]) % factor:
-        named = " x ".join(f"{axis}={size}" for axis, size in zip(AXES[1:], inner, strict=True))
+        named = " x ".join(f"{axis}={size}" for axis, size in inner.items())
         of_each = f"{len(given)} devices"
         if spec.replicas > 1:
             of_each = f"the {len(groups[0])} devices of each of replicas={spec.replicas}"
@@ -53,12 +60,12 @@ def build_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
             f"{named} makes groups of {factor}, which do not divide {of_each}; "
             f"{_fitting(inner, len(groups[0]))} works"
         )
-    shape = (len(groups[0]) // factor, *inner)
+    shape = tuple(inner.get(axis, len(groups[0]) // factor) for axis in AXES)
     kinds = (AxisType.Auto,) * len(AXES)
     if devices is None and spec.replicas == 1:
         return jax.make_mesh(shape, AXES, axis_types=kinds)
     blocks = [_arranged(shape, group, given_order=devices is not None) for group in groups]
-    return Mesh(np.concatenate(blocks), AXES, axis_types=kinds)
+    return Mesh(np.concatenate(blocks, axis=AXES.index("data")), AXES, axis_types=kinds)
 
 
 def _arranged(shape: tuple[int, ...], group: Sequence[Any], *, given_order: bool) -> np.ndarray:
@@ -71,10 +78,10 @@ def _arranged(shape: tuple[int, ...], group: Sequence[Any], *, given_order: bool
     return mesh_utils.create_device_mesh(shape, group)
 
 
-def _fitting(sizes: Sequence[int], devices: int) -> str:
+def _fitting(sizes: Mapping[str, int], devices: int) -> str:
     """Factors no larger than `sizes` that divide `devices`, the first axes served first."""
     left, fits = devices, dict[str, int]()
-    for axis, size in zip(AXES[1:], sizes, strict=True):
+    for axis, size in sizes.items():
         fits[axis] = max(factor for factor in range(1, size + 1) if left % factor == 0)
         left //= fits[axis]
     return " x ".join(f"{axis}={size}" for axis, size in fits.items() if size > 1) or "data parallelism alone"

@@ -26,6 +26,7 @@ from dew.training.layout import unboxed
 from dew.training.mesh import build_mesh, data_partition
 from dew.training.offload import offloaded
 from dew.training.placement import accumulation_shardings, create_state, described, state_shardings
+from dew.training.stages import check_layers, check_stages, staged
 from dew.training.state import TrainState
 from dew.training.step import StepFactory, custom_step, settled_step, window_step
 from dew.training.window import Window, choose_window
@@ -65,9 +66,8 @@ class Trainer:
 
     Raises:
         TypeError: `key` is no typed scalar key.
-        ValueError: `accumulation` below 1, or `layout.host` names `params` beside a step factory, which owns
-            its optimizer.
-        NotImplementedError: a mesh with pipeline stages.
+        ValueError: `accumulation` below 1, pipeline stages for an objective whose layers cannot pass over
+            them, or `layout.host` with `params` beside a step factory, which owns its optimizer.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Trainer:
             raise TypeError(f"key={key!r} must be one typed key; make it with jax.random.key(seed)")
         if accumulation < 1:
             raise ValueError(f"accumulation={accumulation} must be at least 1")
-        _refuse_unbuilt(mesh)
         if step is not None and "params" in layout.host:
             raise ValueError(
                 f"layout.host={layout.host!r} runs the optimizer on the CPU, and a step factory runs its own "
                 "where it likes; name opt_state and ema, or leave the step to the trainer"
             )
+        check_layers(objective, mesh)
         self.objective = objective
         self.optimizer = optimizer
         self.key = key
@@ -143,6 +143,7 @@ class Trainer:
         boxed = jax.eval_shape(self._create, self.objective.initializer, self.key)
         shardings = state_shardings(boxed, self.state_mesh, self.layout)
         abstract = replace(boxed, params=unboxed(boxed.params))
+        check_stages(self.objective, abstract.params, self.mesh_spec)
         self.layout.check(boxed.params["params"], shardings.params["params"], self.mesh)
         if "params" not in self.layout.host:
             shardings = offloaded(shardings, abstract, self.layout.host)
@@ -179,13 +180,14 @@ class Trainer:
             ValueError: `layout.host` names `params`, and the window replays its microbatches.
         """
         if self._step is not None:
-            body = self._step(self.objective, self.optimizer)
-            return CompiledStep(custom_step(body), None, state, batch, self.mesh)
+            step = staged(custom_step(self._step(self.objective, self.optimizer)), self.mesh_spec)
+            return CompiledStep(step, None, state, batch, self.mesh)
         with jax.set_mesh(self.mesh):
             window = choose_window(self.objective, self.accumulation, state, batch)
             if "params" in self.layout.host:
                 return self._beside(window, state, batch)
             step = window_step(self.objective, self.optimizer, window, self.accumulation)
+            step = staged(step, self.mesh_spec)
             held = None if self.accumulation == 1 else window
             return CompiledStep(step, held, state, batch, self.mesh)
 
@@ -238,7 +240,14 @@ class Trainer:
     def _beside(self, window: Window, state: TrainState, batch: Batch) -> CompanionStep:
         step = settled_step(self.objective, self.optimizer, window, self.accumulation)
         return CompanionStep(
-            step, window, self.accumulation, state, batch, mesh=self.mesh, beside=self.state_mesh
+            step,
+            staged(window.work, self.mesh_spec),
+            window,
+            self.accumulation,
+            state,
+            batch,
+            mesh=self.mesh,
+            beside=self.state_mesh,
         )
 
     def _create(self, initializer: Any, key: jax.Array) -> TrainState:
@@ -273,8 +282,3 @@ class Trainer:
                 f"accumulation={int(state.window_size)}; resume with that"
             )
         return state, position
-
-
-def _refuse_unbuilt(mesh: MeshSpec) -> None:
-    if mesh.stage > 1:
-        raise NotImplementedError(f"mesh.stage={mesh.stage}: this axis is not built yet; use 1")

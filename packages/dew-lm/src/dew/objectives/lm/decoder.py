@@ -14,7 +14,8 @@ class Decoder(Protocol):
     """A Linen module with a method `hidden_states(tokens, *, train, positions, segment_ids) -> [B, S, D]`.
 
     It may also declare `causal` (False is refused), `max_seq_len` (rows are not longer) and `bank` (where its
-    layers stand, a `DecoderBank`).
+    layers stand, a `DecoderBank`). One with a `bank` passes its layers over `active_stages()` of
+    `dew.nn.pipeline`.
 
     Attributes:
         final_logit_softcap: bounds the logits, or None.

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
 from dew.nn.backbones.causal_transformer.cost import forward_macs
-from dew.nn.backbones.causal_transformer.layer import DecoderLayer, LayerSpec
+from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
     check_heads,
@@ -25,10 +25,12 @@ from dew.nn.backbones.causal_transformer.sizes import (
     feed_forward_width,
     windows,
 )
+from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_collections
 from dew.nn.dense import Dense
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
 from dew.nn.norms import RMSNorm
+from dew.nn.pipeline import active_stages
 from dew.nn.rotary import rotary_table
 from dew.nn.sharding import named_axes, unboxed
 from dew.nn.stack import DecoderBank, StackView
@@ -131,7 +133,15 @@ class CausalTransformer(nn.Module):
     @property
     def bank(self) -> DecoderBank:
         """Where the layers stand in a variables tree."""
-        return DecoderBank((), StackView(self.num_layers))
+        kinds = tuple(self._kind(index) for index in range(self.num_layers))
+        return DecoderBank((), StackView(self.num_layers, kinds=kinds))
+
+    def _kind(self, index: int) -> str:
+        """What the layer of this index computes, in words: it may differ from its neighbours'."""
+        span = windows(self.num_layers, self.sliding_window, self.sliding_layers)[index]
+        reach = "full" if span is None else f"window {span}"
+        mixed = self.mixture is not None and self.mixture.at(index)
+        return f"{reach} with experts" if mixed else reach
 
     def forward_macs(self, length: int) -> int:
         """Multiply-adds that one row of `length` tokens needs, of attention the keys that a query sees."""
@@ -224,10 +234,34 @@ class CausalTransformer(nn.Module):
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = rotary_table(positions, self.head_width, self.rope_theta)
+        stages = 1 if self.is_initializing() else active_stages()
+        if stages > 1:
+            return self.norm(self._through_stages(self.embed_tokens(tokens), angles, segment_ids, stages))
         x = split_lookup(self.embed_tokens(split_tokens(tokens)))
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
         return self.norm(x)
+
+    def _through_stages(
+        self, x: jax.Array, angles: Angles, segment_ids: jax.Array | None, stages: int
+    ) -> jax.Array:
+        """The layers over pipeline stages; what they sow stands where each alone would put it."""
+        scope = self.scope
+        assert scope is not None, "layers pass over stages in a bound module"
+        x, reports = layers_over_stages(
+            self.layers,
+            self.variables,
+            self.bank.view,
+            stages,
+            x=x,
+            angles=angles,
+            segment_ids=segment_ids,
+            sown=sown_collections(scope.mutable, self.variables),
+        )
+        for collection, layers in reports.items():
+            for name, report in layers.items():
+                self.put_variable(collection, name, report)
+        return x
 
     def decode(
         self,
