@@ -54,7 +54,8 @@ class MeshSpec:
             inside a group.
 
     Raises:
-        ValueError: a factor below 1, `stage` with `sequence`, or `microbatches` without a pipeline or not a multiple of its stages.
+        ValueError: a factor below 1, `stage` with `sequence`, or `microbatches` without a pipeline or not a
+            multiple of its stages.
     """
 
     fsdp: int = 1
