@@ -183,6 +183,7 @@ def test_finite_loss_can_have_a_rejected_gradient(toys):
 
     (result,) = attempts(Trainer(Kink(), optax.sgd(1.0), key=KEY), [row(1)])
     assert bool(result.loss_finite) and not bool(result.accepted)
+    assert (float(result.state.params["params"]["w"]), int(result.state.updates)) == (0, 0)
 
 
 def test_scaled_gradients_survive_float16(toys):
