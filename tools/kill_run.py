@@ -222,7 +222,9 @@ def outcome(folder: Path) -> dict[str, Any]:
     for row in journal(folder):
         if row["kind"] in ("metrics", "validation"):
             values = {
-                name: value for name, value in row["values"].items() if not name.endswith("_per_second")
+                name: value
+                for name, value in row["values"].items()
+                if not (name.endswith("_per_second") or name.startswith("performance/"))
             }
             result[f"{row['kind']} of step {row['step']}"] = repr(sorted(values.items()))
     return result

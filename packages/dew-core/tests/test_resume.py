@@ -51,7 +51,11 @@ def fit(toys):
             data, steps=steps, log_every=1, checkpoint_every=None if directory is None else 100
         )
         logs = {
-            step: {name: value for name, value in values.items() if not name.endswith("per_second")}
+            step: {
+                name: value
+                for name, value in values.items()
+                if not (name.endswith("per_second") or name.startswith("performance/"))
+            }
             for step, values in recorder.of("log").items()
         }
         return state, logs

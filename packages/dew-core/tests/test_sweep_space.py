@@ -53,7 +53,7 @@ def test_a_space_needs_fields_each_once():
 def test_the_grid_is_every_combination_in_order():
     space = {"a": Choice((1, 2)), "b": Choice(("x", "y"))}
     assert grid(space) == [{"a": a, "b": b} for a in (1, 2) for b in ("x", "y")]
-    with pytest.raises(ValueError, match="space c is a range.*--method random"):
+    with pytest.raises(ValueError, match=r"space c is a range.*--method random"):
         grid({**space, "c": Range(0.0, 1.0)})
 
 

@@ -20,7 +20,7 @@ EXAMPLES = """a space:
   --space optim.learning_rate=1e-4..1e-2:log    a range, drawn by ratio
   --space data.seq_len=64..256                  a range of whole numbers
 
-  dew sweep lm --space optim.learning_rate=1e-3,3e-3 model.config.num_layers=2,4 --trainer.steps 200
+  dew sweep RECIPE --space optim.learning_rate=1e-3,3e-3 model.config.num_layers=2,4 --trainer.steps 200
 """
 
 
@@ -84,7 +84,7 @@ def begun(request: Any, words: list[str]) -> tuple[Sweep, Path]:
 
     name = request.recipe
     if name is None:
-        raise UserError("dew sweep needs a recipe, as in dew sweep lm; dew train --help lists them")
+        raise UserError("dew sweep needs a recipe before its options; dew train --help lists them")
     if name not in recipes:
         raise UserError(unknown("recipe", name, recipes.names(), "dew train --help lists them"))
     from dew.cli.arguments import parse
