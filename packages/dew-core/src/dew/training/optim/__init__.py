@@ -12,10 +12,12 @@ __getattr__, __dir__ = lazy(
         "ParamGroup": "dew.training.optim.config:dew-core",
         "Power": "dew.training.optim.config:dew-core",
         "ScheduleSpec": "dew.training.optim.config:dew-core",
+        "axis_names": "dew.training.optim.matrices:dew-core",
         "mup_param_groups": "dew.training.optim.config:dew-core",
         "bf16_moments": "dew.training.optim.moments:dew-core",
         "build_optimizer": "dew.training.optim.build:dew-core",
         "build_schedule": "dew.training.optim.build:dew-core",
+        "qk_clip": "dew.training.optim.qk_clip:dew-core",
     },
 )
 
@@ -28,4 +30,6 @@ if TYPE_CHECKING:
     from dew.training.optim.config import Power as Power
     from dew.training.optim.config import ScheduleSpec as ScheduleSpec
     from dew.training.optim.config import mup_param_groups as mup_param_groups
+    from dew.training.optim.matrices import axis_names as axis_names
     from dew.training.optim.moments import bf16_moments as bf16_moments
+    from dew.training.optim.qk_clip import qk_clip as qk_clip
