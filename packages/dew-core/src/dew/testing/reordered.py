@@ -82,7 +82,7 @@ class _Walk:
         return self.closed(branch, values)
 
     def _scan(self, params: Any, values: list[Any]) -> Sequence[Any]:
-        fixed, carried = params["num_consts"], params["num_carry"]
+        fixed, carried = (len(group.vals) for group in params["ft_in"].unpack()[:2])
 
         def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
             results = self.closed(params["jaxpr"], [*values[:fixed], *carry, *rows])
