@@ -57,6 +57,8 @@ LAYOUTS: Mapping[str, MeshSpec] = {
     "stage 4 x data 2": MeshSpec(stage=4, microbatches=4),
     "stage 2 x fsdp 2 x tensor 2": MeshSpec(stage=2, fsdp=2, tensor=2),
     "stage 2 x expert 2 x data 2": MeshSpec(stage=2, expert=2),
+    "stage 2 x sequence 2 x data 2": MeshSpec(stage=2, sequence=2),
+    "stage 2 x sequence 2 x tensor 2": MeshSpec(stage=2, sequence=2, tensor=2),
 }
 type Case = tuple[Callable[[], RunConfig], Callable[[int], Batch]]
 """A run and the first so many rows of its data."""

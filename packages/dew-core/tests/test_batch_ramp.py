@@ -113,7 +113,9 @@ def test_a_stage_that_the_mesh_cannot_split_is_refused_by_its_size():
     with pytest.raises(
         ValueError, match=r"a batch of 4 rows, a stage of batch_ramp=.* over the 8 row shards"
     ):
-        check_rows(ranged(), wide)
+        check_rows(ranged(), wide, MeshSpec())
+    with pytest.raises(ValueError, match=r"8 row shards .* in 4 pipeline microbatches each; .* 32"):
+        check_rows(ranged(), wide, MeshSpec(stage=2, microbatches=4))
     with pytest.raises(ValueError, match="a batch of 4 rows cannot be cut into 8 equal shares"):
         ranged().train(DataPartition(0, 8))
 

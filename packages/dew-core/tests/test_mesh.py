@@ -42,11 +42,6 @@ def test_an_axis_larger_than_a_replica_is_refused_with_one_that_fits():
         build_mesh(MeshSpec(replicas=2, fsdp=8), jax.devices()[:1] * 8)
 
 
-def test_a_pipeline_with_split_positions_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"mesh\.stage=2 with mesh\.sequence=4.* use one of the two"):
-        MeshSpec(stage=2, sequence=4)
-
-
 def test_one_process_reads_every_row():
     assert data_partition(build_mesh(MeshSpec())) == DataPartition()
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from dew.nn.sharding import automatic, axis_size, row_axes, split_rows
 from dew.training.config import MeshSpec
-from dew.training.mesh import BATCH_AXES, SEQUENCE_AXIS
+from dew.training.mesh import BATCH_AXES, SEQUENCE_AXIS, STAGE_AXIS
 
 TABLE_AXIS = "fsdp"
 """The batch axis that also splits the columns of an embedding."""
@@ -113,12 +113,13 @@ def parted(x: jax.Array, rows: int, positions: int) -> jax.Array:
 
 def split_merged(x: jax.Array) -> jax.Array:
     """Return [N, ...] with every token of `merged` on the device it came from."""
-    shards = math.prod(axis_size(axis) for axis in BATCH_AXES) * position_shards()
-    if position_shards() == 1 or x.shape[0] % shards or not automatic(*BATCH_AXES):
+    if position_shards() == 1:
         return split_rows(x)
-    return jax.lax.with_sharding_constraint(
-        x, P((*BATCH_AXES, SEQUENCE_AXIS), *[P.UNCONSTRAINED] * (x.ndim - 1))
-    )
+    for rows in ((*BATCH_AXES, STAGE_AXIS), BATCH_AXES):
+        axes = (*rows, SEQUENCE_AXIS)
+        if automatic(*axes) and x.shape[0] % math.prod(axis_size(axis) for axis in axes) == 0:
+            return jax.lax.with_sharding_constraint(x, P(axes, *[P.UNCONSTRAINED] * (x.ndim - 1)))
+    return split_rows(x)
 
 
 def _cuts(rows: int, positions: int) -> tuple[int, int] | None:

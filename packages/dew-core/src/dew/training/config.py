@@ -54,8 +54,7 @@ class MeshSpec:
             inside a group.
 
     Raises:
-        ValueError: a factor below 1, `stage` with `sequence`, or `microbatches` without a pipeline or not a
-            multiple of its stages.
+        ValueError: a factor below 1, or `microbatches` without a pipeline or not a multiple of its stages.
     """
 
     fsdp: int = 1
@@ -71,11 +70,6 @@ class MeshSpec:
             value = cast("int | None", getattr(self, field.name))
             if value is not None and value < 1:
                 raise ValueError(f"mesh.{field.name}={value} must be at least 1")
-        if self.stage > 1 and self.sequence > 1:
-            raise ValueError(
-                f"mesh.stage={self.stage} with mesh.sequence={self.sequence}: a pipeline does not split "
-                "positions yet; use one of the two beside fsdp, tensor and expert"
-            )
         if self.microbatches is None:
             return
         if self.stage == 1:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from dew.data.dataset import Dataset
 from dew.training import pool
+from dew.training.config import MeshSpec
 from dew.training.mesh import batch_sharding, replicated, row_shards
 from dew.training.prefetch import DevicePrefetchIterator as DevicePrefetchIterator
 
@@ -51,19 +52,23 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, batch)
 
 
-def check_rows(data: Dataset, mesh: Mesh) -> None:
-    """Refuse data with a batch, at any stage of its ramp, whose rows the mesh's row shards do not divide.
+def check_rows(data: Dataset, mesh: Mesh, spec: MeshSpec) -> None:
+    """Refuse data with a batch, at any stage of its ramp, whose rows do not divide.
+
+    They must over the mesh's row shards, and in each of these over the microbatches of a pipeline.
 
     Raises:
         ValueError: naming the first such batch.
     """
     shards = row_shards(mesh)
+    parts = 1 if spec.stage == 1 else spec.microbatches or spec.stage
+    cut = "" if parts == 1 else f" in {parts} pipeline microbatches each"
     for size in data.stages.sizes:
-        if size % shards:
+        if size % (shards * parts):
             stage = "" if data.ramp is None else f", a stage of batch_ramp={data.ramp},"
             raise ValueError(
-                f"a batch of {size} rows{stage} cannot be split over the {shards} row shards of the mesh; "
-                f"use multiples of {shards}"
+                f"a batch of {size} rows{stage} cannot be split over the {shards} row shards of the "
+                f"mesh{cut}; use multiples of {shards * parts}"
             )
 
 

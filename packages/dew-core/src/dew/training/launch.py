@@ -172,7 +172,7 @@ def _launched(
     )
     # A mesh, a model or a layout that does not fit is refused before there is a folder.
     _ = trainer.described
-    check_rows(dataset, trainer.mesh)
+    check_rows(dataset, trainer.mesh, trainer.mesh_spec)
     with sole_trainer(directory):
         checkpoints = Checkpoints(f"{directory}/checkpoints", keep=trainer_config.keep)
         latest = checkpoints.latest

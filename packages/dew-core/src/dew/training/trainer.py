@@ -229,7 +229,7 @@ class Trainer:
             preview=preview,
         )
         plan.check(self.objective, data)
-        check_rows(data, self.mesh)
+        check_rows(data, self.mesh, self.mesh_spec)
         if data.ramp is not None and self.accumulation > 1:
             raise ValueError(
                 f"accumulation={self.accumulation} with data whose batch grows ({data.ramp}): a ramp grows "
