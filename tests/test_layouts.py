@@ -144,3 +144,9 @@ def test_layouts_train_what_one_device_does():
     layouts += ["replicas 2 x sequence 2 x fsdp 2"]
     lines = eight_devices("tools/layout_parity.py", *chosen, *layouts).splitlines()[1:]
     assert len(lines) == 8 and all(" equal " in line for line in lines), "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_stages_positions_experts_clipping_accumulation_and_the_processor_together_change_no_number():
+    gaps = json.loads(eight_devices("tests/layouts_together.py").splitlines()[-1])
+    assert gaps["loss"] < 2e-6 and gaps["parameters"] < 5e-6

@@ -13,6 +13,7 @@ from dew.lora import LoRA, adapted
 from dew.nn.pipeline import active_stages, microbatch_count, pipelined
 from dew.nn.stack import DecoderBank, StackView
 from dew.training import MeshSpec, Trainer
+from dew.training.quantization import Quantization, quantized
 from dew.training.stages import check_stages
 
 
@@ -76,6 +77,16 @@ def test_an_adapter_with_dropout_is_refused_before_any_work(toys):
         ValueError, match=r"lora.dropout=0.1 .* mesh.stage=2; set lora.dropout=0 or mesh.stage=1"
     ):
         Trainer(twin, optax.sgd(1.0), key=jax.random.key(0), mesh=MeshSpec(stage=2))
+
+
+def test_a_choice_of_quantized_modules_is_refused_before_any_work(toys):
+    class Layered(toys.Regression):
+        bank_sites = (DecoderBank((), StackView(2)),)
+
+    chosen, every = (quantized(Layered(), Quantization(modules=glob)) for glob in ("layers_0/*", "*"))
+    with pytest.raises(ValueError, match=r"modules='layers_0/\*' .* mesh.stage=2; use modules='\*' or"):
+        Trainer(chosen, optax.sgd(1.0), key=jax.random.key(0), mesh=MeshSpec(stage=2))
+    Trainer(every, optax.sgd(1.0), key=jax.random.key(0), mesh=MeshSpec(stage=2))
 
 
 def test_layers_that_differ_between_stages_are_refused_by_name(toys):

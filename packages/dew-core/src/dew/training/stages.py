@@ -9,13 +9,15 @@ from dew.lora.objective import Adapted
 from dew.nn.pipeline import pipelined
 from dew.objectives.base import Batch, Objective, Variables, thaw
 from dew.training.config import MeshSpec
+from dew.training.quantization.objective import Quantized
 from dew.training.state import TrainState
 
 
 def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
-    """Refuse stages for an objective that names no layers, layers they cannot hold, or an adapter's dropout.
+    """Refuse stages for an objective that names no layers, or that cannot do in them what it does elsewhere.
 
-    A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what it draws
+    That is so for layers that the stages cannot hold alike, an adapter's dropout, and a choice of quantized
+    modules. A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what it draws
     without a pipeline.
 
     Raises:
@@ -34,6 +36,12 @@ def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
         raise ValueError(
             f"lora.dropout={objective.adapter.dropout} draws other numbers under mesh.stage={mesh.stage}; "
             "set lora.dropout=0 or mesh.stage=1"
+        )
+    if isinstance(objective, Quantized) and objective.quantization.modules != "*":
+        raise ValueError(
+            f"trainer.quantization.modules={objective.quantization.modules!r} names modules by their path, "
+            f"and the layers of a stage have none of their own under mesh.stage={mesh.stage}; use "
+            "modules='*' or mesh.stage=1"
         )
     for site in sites:
         site.view.check_stages(mesh.stage)
