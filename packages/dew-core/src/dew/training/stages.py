@@ -17,8 +17,8 @@ def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
     """Refuse stages for an objective that names no layers, or that cannot do in them what it does elsewhere.
 
     That is so for layers that the stages cannot hold alike, an adapter's dropout, and a choice of quantized
-    modules. A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what it draws
-    without a pipeline.
+    modules. A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what
+    it draws without a pipeline.
 
     Raises:
         ValueError: naming what works.
