@@ -103,7 +103,7 @@ def has_begun(config: RunConfig, name: str) -> bool:
 
 
 def _in_order(rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"], batch: int) -> Dataset:
-    """`rows` filled to one length. Every filling id is a document of its own, so none is a counted target."""
+    """`rows` filled to one length, with a filling that is no document and no target."""
     import grain
     import numpy as np
 
@@ -115,7 +115,7 @@ def _in_order(rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"], batch: in
 
     def record(row: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         ids = np.asarray([*row, *[0] * (width - len(row))], np.int32)
-        return {TEXT_KEY: ids, SEGMENTS_KEY: np.where(slots < len(row), 0, slots).astype(np.int32)}
+        return {TEXT_KEY: ids, SEGMENTS_KEY: (slots < len(row)).astype(np.int32)}
 
     source = grain.MapDataset.source([record(row) for row in rows])
     return Dataset.from_grain(source, batch=batch, loading=IN_PROCESS)
