@@ -98,7 +98,15 @@ def test_validation_with_uneven_shares_scores_every_row_once(streams):
 
 def test_what_process_zero_tells_its_trackers_needs_no_other_process(tmp_path):
     zero, one = values(pool("report", 2, folder=str(tmp_path)))
-    assert zero["events"] == ["checkpointed", "evaluated", "finished", "log", "preview", "started"]
+    assert zero["events"] == [
+        "accounted",
+        "checkpointed",
+        "evaluated",
+        "finished",
+        "log",
+        "preview",
+        "started",
+    ]
     assert zero["waits"] == [] and one["events"] == []
     assert (tmp_path / "tracking" / "journal.jsonl").exists() and list(tmp_path.rglob("*.png"))
 
