@@ -204,6 +204,26 @@ def fit_spread(toys, host):
     return trainer.fit(in_memory(data, batch=4), steps=2)
 
 
+def test_an_average_that_is_not_kept_is_refused(toys):
+    with pytest.raises(ValueError, match=r"layout\.host=.* names ema, and Regression keeps no average"):
+        fit(toys.Regression(), ("ema",), 1)
+
+
+def test_a_step_that_cannot_be_built_leaves_no_trace_of_a_run(toys):
+    tracker = toys.Recorder()
+    trainer = Trainer(
+        toys.Spread(),
+        optax.sgd(0.1),
+        key=jax.random.key(0),
+        layout=Layout(host=("params",)),
+        accumulation=2,
+        tracker=tracker,
+    )
+    with pytest.raises(ValueError, match="use accumulation=1"):
+        trainer.fit(in_memory({"x": np.zeros((16, 3), np.float32)}, batch=4), steps=2)
+    assert tracker.events == []
+
+
 def test_a_step_factory_keeps_its_own_optimizer(toys):
     with pytest.raises(ValueError, match=r"layout\.host=\('params',\) runs the optimizer on the CPU"):
         fit(toys.Regression(), ("params",), 1, step=lambda objective, optimizer: None)

@@ -99,8 +99,14 @@ def test_the_factor_acts_on_the_parameters_as_the_update_leaves_them():
 
 
 def test_parameters_without_queries_and_keys_are_refused():
-    with pytest.raises(ValueError, match="'muonclip' rescales q_proj and k_proj kernels"):
+    with pytest.raises(ValueError, match="'muonclip' rescales whole q_proj and k_proj kernels"):
         built(tau=1.0).init({"layer": {"kernel": jnp.ones((2, 2))}})
+
+
+def test_an_adapters_factors_are_no_kernels():
+    factors = {"self_attn": {name: {"lora_a": jnp.ones((2, 2))} for name in ("q_proj", "k_proj")}}
+    with pytest.raises(ValueError, match=r"with lora they are factors.*use 'muon'"):
+        built(tau=1.0).init(factors)
 
 
 def test_a_layer_whose_kernels_are_not_trained_is_refused():

@@ -151,9 +151,13 @@ def test_a_failure_is_put_down_with_its_first_cause_and_the_sweep_goes_on(toy, t
     trials = sweep(toy, {"depth": Choice((1, 2, 3))}).run(tmp_path / "s", runner=journals(value))
     assert [trial.status for trial in trials] == ["completed", "failed", "completed"]
     assert read_ledger(tmp_path / "s")[1].error == "ValueError: no such thing"
-    missing = sweep(toy, {"depth": Choice((1,))}, metric="bleu")
-    (trial,) = missing.run(tmp_path / "m", runner=journals(lambda record: 1.0))
-    assert "measured no 'bleu'; it has score, other, loss" in trial.error
+    missing = sweep(toy, {"depth": Choice((1, 2))}, metric="bleu")
+    with pytest.raises(ValueError, match="metric='bleu' is none of the run's; it has score, other, loss"):
+        missing.run(tmp_path / "m", runner=journals(lambda record: 1.0))
+    (spelled,) = sweep(toy, {"depth": Choice((1,))}, metric="validation/score").run(
+        tmp_path / "v", runner=journals(lambda record: 1.0)
+    )
+    assert (spelled.value, spelled.facts["metric"]) == (1.0, "score")
     (infinite,) = sweep(toy, {"depth": Choice((1,))}).run(
         tmp_path / "i", runner=journals(lambda record: 1e999)
     )
@@ -222,6 +226,7 @@ def test_the_first_cause_is_the_error_that_the_others_arose_from(tmp_path):
         (["sweep", "toy", "--space", "depth=1", "--trainer.name", "mine"], "trials have names"),
         (["sweep", "--resume", "nowhere"], "holds no sweep.json"),
         (["sweep", "toy", "--resume", "nowhere", "--trials", "3"], "leave out toy --trials"),
+        (["sweep", "--resume", "x", "--method", "random", "--seed", "0"], "leave out --method --seed"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sweep(toy, words, message, capsys):

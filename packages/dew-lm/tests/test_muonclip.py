@@ -80,10 +80,21 @@ def test_reported_logits_are_those_of_the_projections(key_heads):
 def test_windows_and_packed_documents_bound_what_is_reported():
     of = objective(sliding_window=3)
     variables, ids = started(of), tokens()
-    segments = jnp.broadcast_to(jnp.arange(13) // 5, ids.shape)
+    segments = jnp.broadcast_to(1 + jnp.arange(13) // 5, ids.shape)
     found = reported(of, variables, {"text": ids, SEGMENTS_KEY: segments})
     expected = by_hand(variables, ids[:, :-1], key_heads=4, segments=np.asarray(segments[:, :-1]), window=3)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_asks_for_nothing():
+    of = objective()
+    variables, ids = started(of), tokens()
+    variables = jax.tree.map(lambda leaf: 3 * leaf, variables)
+    segments = jnp.broadcast_to((jnp.arange(13) < 4).astype(int), ids.shape)
+    found = reported(of, variables, {"text": ids, SEGMENTS_KEY: segments})
+    short = by_hand(variables, ids[:, :4], key_heads=4)
+    np.testing.assert_allclose(found, np.maximum(short, 0), rtol=1e-5, atol=1e-6)
+    assert (by_hand(variables, ids[:, :-1], key_heads=4, segments=np.asarray(segments[:, :-1])) > found).any()
 
 
 @pytest.mark.parametrize("fields", [{"attention_impl": "xla"}, {"attention_impl": "auto"}, {"remat": True}])

@@ -158,6 +158,12 @@ def test_a_corpus_that_says_nothing_about_documents_is_refused(tmp_path):
         PackedTokens(path=str(tmp_path)).load(batch=1)
 
 
+def test_an_end_that_stands_nowhere_is_refused(tmp_path):
+    write(tmp_path, documents(5, 3))
+    with pytest.raises(ValueError, match=r"document_end=900 stands nowhere in .*train\.bin.*token-windows"):
+        PackedTokens(path=str(tmp_path), document_end=900).load(batch=1)
+
+
 def test_a_corpus_of_single_ids_is_refused(tmp_path):
     write(tmp_path, [[END], [END]])
     with pytest.raises(ValueError, match=r"train\.bin holds no document of two ids"):

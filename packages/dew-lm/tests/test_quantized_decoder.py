@@ -69,6 +69,14 @@ def test_recomputed_layers_are_quantized_alike():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), gradient(True), gradient(False))
 
 
+def test_flops_are_of_the_narrow_type():
+    batch = {"text": np.zeros((2, 17), np.int32)}
+    plain = objective().step_cost(batch)
+    narrow = quantized(objective(), Quantization()).step_cost(batch)
+    assert (plain.dtype, narrow.dtype, narrow.flops) == ("float32", "int8", plain.flops)
+    assert quantized(objective(), Quantization(activations=None)).step_cost(batch) == plain
+
+
 def test_a_rollout_from_the_full_model_is_refused():
     config = LMRunConfig.starting_point()
     config = dataclasses.replace(

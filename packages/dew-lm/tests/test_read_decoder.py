@@ -12,6 +12,7 @@ from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 from dew.interop import load_pretrained, save_pretrained_decoder
+from dew.interop.decoders.fields import rope_theta, window
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.registry import UnknownComponent
 
@@ -99,6 +100,46 @@ def test_what_this_decoder_does_not_compute_is_refused_by_name(tmp_path, fields,
     edited(tmp_path, **fields)
     with pytest.raises(ValueError, match=message):
         load_pretrained(tmp_path)
+
+
+QWEN = {
+    "model_type": "qwen3",
+    "hidden_act": "silu",
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "sliding_window": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {}),
+        ({"use_sliding_window": True}, {}),
+        (
+            {"use_sliding_window": True, "max_window_layers": 2},
+            {"sliding_window": 8, "sliding_layers": (False, False, True, True)},
+        ),
+        ({"use_sliding_window": True, "max_window_layers": 0}, {"sliding_window": 8}),
+        ({"model_type": "mistral"}, {"sliding_window": 8}),
+    ],
+)
+def test_the_layers_with_a_window_are_those_of_the_family(fields, expected):
+    """As transformers' `Qwen3Config` and `MistralConfig` fill their `layer_types`."""
+    assert window({**QWEN, **fields}) == expected
+
+
+def test_layers_and_rotations_of_unknown_kinds_are_refused():
+    with pytest.raises(ValueError, match="layer_types names chunked_attention"):
+        window({**QWEN, "layer_types": ["chunked_attention", "full_attention"]})
+    with pytest.raises(ValueError, match="rope_parameters holds partial_rotary_factor"):
+        rope_theta({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}})
 
 
 def test_a_gate_that_is_not_the_projection_it_gates_is_refused(tmp_path):

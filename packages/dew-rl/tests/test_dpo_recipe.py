@@ -20,6 +20,7 @@ from dew.registry import recipes, tasks
 from dew.sampling.text.config import Sampling
 from dew.telemetry.history import read_journal
 from dew.testing import ConfigContract, MetricContract
+from dew.training import MeshSpec
 from dew.training.runs import load_run
 
 
@@ -198,6 +199,7 @@ def test_values_that_make_no_run_are_refused(fields, message):
         ({"sample_tokens": 30}, r"sample_tokens=30, over the model's max_seq_len=12; use at most .* 8"),
         ({"model": ModelConfig("causal_transformer", config={"vocab_size": 9})}, "vocab_size=9"),
         ({"model": ModelConfig("causal_transformer", config={"max_seq_len": 4})}, "max_seq_len=4"),
+        ({"trainer": TrainerConfig(steps=1, mesh=MeshSpec(sequence=4))}, r"data\.seq_len=\d+ must be a mult"),
     ],
 )
 def test_parts_that_do_not_fit_each_other_are_refused_before_any_work(changes, message, tmp_path):

@@ -20,7 +20,7 @@ from dew.registry import recipes, tasks
 from dew.sampling import Sampling
 from dew.telemetry.history import read_journal
 from dew.testing import ConfigContract
-from dew.training import Checkpoints
+from dew.training import Checkpoints, MeshSpec
 
 SIZES = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
 
@@ -138,6 +138,12 @@ def test_data_without_a_checker_is_refused_before_anything_is_trained(tmp_path):
 def test_a_setting_that_cannot_work_is_refused_by_name(fields, message):
     with pytest.raises(ValueError, match=message):
         config("runs", **fields)
+
+
+def test_rows_that_a_sequence_axis_does_not_cut_are_refused_before_any_work():
+    settings = config("runs", trainer=TrainerConfig(steps=1, mesh=MeshSpec(sequence=5)))
+    with pytest.raises(ValueError, match=r"max_new_tokens - 1=6 must be a multiple of mesh\.sequence=5"):
+        settings.build()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import grain
 
 def odds(weights: Sequence[float]) -> tuple[Fraction, ...]:
     """Each source's share of what the sources before it leave; the last has 1."""
-    exact = [Fraction(repr(weight)) for weight in weights]
+    exact = [Fraction(repr(float(weight))) for weight in weights]
     return tuple(weight / sum(exact[index:]) for index, weight in enumerate(exact))
 
 

@@ -71,11 +71,14 @@ class BatchAgreement:
         place = f"shapes/{watch.scope}/{self._count}"
         board.post(f"{place}/{index}", text)
         with pool.waiting(f"the other processes at batch {self._count + 1}", times=2.0):
-            while len(said := board.read(place)) < jax.process_count():
+            while True:
+                # Beats first: who has passed this batch by then has posted its shapes before.
+                beats = board.read("beats")
+                said = board.read(place)
+                if len(said) >= jax.process_count():
+                    break
                 pool.check()
-                passed = [
-                    other for other, beat in board.read("beats").items() if int(beat.split()[1]) > self._count
-                ]
+                passed = [other for other, beat in beats.items() if int(beat.split()[1]) > self._count]
                 if any(other not in said for other in passed):
                     self._refuse(text, "those agreed on before")
                 time.sleep(LOOK_S)

@@ -193,6 +193,9 @@ class _Loop:
                 "start a new run, or train on data that reports its position"
             )
         self._first = self._next_batch()
+        if self._trainer.rollout is None:
+            # Built before the run counts as started: a step that cannot be is refused without a trace of it.
+            self._compiled = self._trainer.compile(self.state, self._first)
 
     def run(self) -> None:
         """Train to the end."""
@@ -210,8 +213,10 @@ class _Loop:
     def finish(self, status: str) -> None:
         """Tell the tracker how a run that started has ended."""
         if self._started:
-            self.tracker.accounted(self._performance.summary(), step=self.step)
-            self.tracker.finished(status, step=self.step)
+            try:
+                self.tracker.accounted(self._performance.summary(), step=self.step)
+            finally:
+                self.tracker.finished(status, step=self.step)
 
     def advance(self) -> None:
         """Consume one batch."""

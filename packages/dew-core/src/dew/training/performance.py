@@ -100,7 +100,8 @@ class Performance:
             self._costs[shapes] = self._objective.step_cost(batch)
         self._cost = self._costs[shapes]
         flops = None if self._cost is None else self._cost.flops
-        self._meter.add(units=units, rows=leaves[0].shape[0] if leaves[0].ndim else 1, flops=flops)
+        rows = max((leaf.shape[0] for leaf in leaves if leaf.ndim), default=1)
+        self._meter.add(units=units, rows=rows, flops=flops)
 
     def settle(self, result: Any) -> None:
         """After the first step: wait for `result`, from when on rates are counted."""

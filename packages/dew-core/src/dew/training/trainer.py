@@ -97,6 +97,11 @@ class Trainer:
                 f"layout.host={layout.host!r} runs the optimizer on the CPU, and a step factory runs its own "
                 "where it likes; name opt_state and ema, or leave the step to the trainer"
             )
+        if "ema" in layout.host and objective.ema is None:
+            raise ValueError(
+                f"layout.host={layout.host!r} names ema, and {type(objective).__name__} keeps no average; "
+                "leave it out"
+            )
         check_layers(objective, mesh)
         self.objective = objective
         self.optimizer = optimizer

@@ -62,9 +62,9 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="a field and its values",
     )
-    made.add_argument("--method", metavar="NAME", default="grid", help="grid (default), random or optuna")
+    made.add_argument("--method", metavar="NAME", help="grid (default), random or optuna")
     made.add_argument("--trials", metavar="N", type=int, help="how many, for random and optuna")
-    made.add_argument("--seed", metavar="N", type=int, default=0, help="of the draws; default 0")
+    made.add_argument("--seed", metavar="N", type=int, help="of the draws; default 0")
     made.add_argument(
         "--metric", metavar="NAME", help="what is compared; default the first validation metric"
     )
@@ -102,9 +102,9 @@ def begun(request: Any, words: list[str]) -> tuple[Sweep, Path]:
         recipe=name,
         base=json.loads(json.dumps(base.to_dict())),
         space=space,
-        method=request.method,
+        method=request.method or "grid",
         trials=request.trials,
-        seed=request.seed,
+        seed=request.seed or 0,
         metric=request.metric,
     )
     folder = Path(request.out or f"sweeps/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -124,7 +124,8 @@ def continued(request: Any, words: list[str]) -> tuple[Sweep, Path]:
     from dew.config.sweep import Sweep
 
     given = [request.recipe] if request.recipe else []
-    given += [f"--{name}" for name in ("space", "trials", "metric", "out") if getattr(request, name)]
+    settled = ("space", "method", "trials", "seed", "metric", "out")
+    given += [f"--{name}" for name in settled if getattr(request, name) not in (None, [])]
     if given or words:
         raise UserError(
             f"--resume goes on with the sweep as it is recorded; leave out {' '.join([*given, *words])}"

@@ -95,7 +95,8 @@ def result(directory: Path, name: str, metric: str | None) -> tuple[float, str, 
         metric: a validation metric of the run, or `loss` of its training; None takes the first metric.
 
     Raises:
-        TrialFailed: the run did not measure it.
+        ValueError: the recipe has no such metric, so that no other trial would either.
+        TrialFailed: this run did not measure it.
     """
     import math
 
@@ -103,7 +104,13 @@ def result(directory: Path, name: str, metric: str | None) -> tuple[float, str, 
 
     history = read_journal(directory / TRIALS / name)
     directions: dict[str, bool] = dict(history.summary.get("metrics", {}))
-    chosen = metric or next(iter(directions), "loss")
+    scored = [each for each in directions if f"validation/{each}" in history.validation]
+    chosen = next(iter(scored), "loss") if metric is None else metric.removeprefix("validation/")
+    if chosen not in directions and chosen != "loss":
+        raise ValueError(
+            f"metric={metric!r} is none of the run's; it has {', '.join([*directions, 'loss'])}: begin a "
+            "sweep with one of these as --metric"
+        )
     higher = directions.get(chosen, False)
     known = history.validation.get(f"validation/{chosen}")
     if known is None and chosen == "loss":

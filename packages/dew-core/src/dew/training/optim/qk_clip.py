@@ -43,11 +43,12 @@ def qk_clip(tau: float) -> optax.GradientTransformationExtraArgs:
     """
 
     def init(params: Any) -> optax.EmptyState:
-        paths = {path[:-1] for path in _flat(params)}
-        if not any(path[-1:] == (QUERY,) and (*path[:-1], KEY) in paths for path in paths):
+        paths = set(_flat(params))
+        if not any(path[-2:] == (QUERY, "kernel") and (*path[:-2], KEY, "kernel") in paths for path in paths):
             raise ValueError(
-                f"optim.optimizer='muonclip' rescales {QUERY} and {KEY} kernels, and the trained parameters "
-                "hold none; use 'muon'"
+                f"optim.optimizer='muonclip' rescales whole {QUERY} and {KEY} kernels, and the trained "
+                "parameters hold none (with lora they are factors, and trainable may leave them out); "
+                "use 'muon'"
             )
         return optax.EmptyState()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 
 from dew.objectives.base import Batch, Objective, Step, Variables
+from dew.telemetry.cost import StepCost
 from dew.training.quantization.config import Quantization
 from dew.training.quantization.products import narrow_grouped_product, narrow_product, require_qwix
 
@@ -88,6 +89,17 @@ class Quantized(Objective[Any, Any]):
         """The objective's artifacts through quantized products."""
         with quantized_pass(self.quantization):
             return super().evaluate(params, batch, step)
+
+    def step_cost(self, batch: Batch) -> StepCost | None:
+        """The objective's own count, whose products are those of the narrow type for the most part."""
+        cost = super().step_cost(batch)
+        if cost is None or self.quantization.activations is None:
+            return cost
+        return replace(
+            cost,
+            dtype=self.quantization.weights,
+            counts=f"{cost.counts}; the backward pass and the products left wide count as narrow ones",
+        )
 
 
 @dataclass

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dew.data.records import Records
 from dew.data.tokens.corpus import TokenCorpus
-from dew.data.tokens.packing import PackingPlan
+from dew.data.tokens.packing import PackingPlan, occurs
 from dew.data.tokens.source import TokenSource, require_vocabulary
 from dew.data.tokens.windows import spread
 
@@ -75,8 +75,13 @@ def packed_records(
 
     Raises:
         FileNotFoundError: no `train.bin`.
-        ValueError: a split without a document of two ids.
+        ValueError: a split without a document of two ids, or `document_end` nowhere in `train.bin`.
     """
+    if not occurs(corpus.source("train"), document_end):
+        raise ValueError(
+            f"data.document_end={document_end} stands nowhere in {corpus.source('train').path}, so its "
+            "documents have no borders; name the id that ends each, or read it with data:token-windows"
+        )
     plans = {
         split: PackingPlan.of(corpus.source(split), end=document_end, seq_len=seq_len)
         for split in ("train", "val")

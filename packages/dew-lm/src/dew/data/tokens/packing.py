@@ -27,6 +27,13 @@ NEVER = 1 << 62
 """Above every row's number."""
 
 
+def occurs(source: TokenSource, end: int) -> bool:
+    """Whether an id stands anywhere in the corpus; reads up to its first place."""
+    length = len(source)
+    chunks = (source.read(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK))
+    return any(bool((chunk == end).any()) for chunk in chunks)
+
+
 def document_bounds(source: TokenSource, end: int) -> Int64s:
     """Where documents begin, and the end of the last: each ends with the id `end`, which belongs to it.
 

@@ -33,7 +33,6 @@ WITHOUT_EFFECT = (
     "dtype",
     "eos_token_id",
     "initializer_range",
-    "max_window_layers",
     "pad_token_id",
     "torch_dtype",
     "transformers_version",
@@ -62,7 +61,7 @@ def model_of(config: Mapping[str, Any], dtype: Any, param_dtype: Any) -> CausalT
     missing = [name for name in SIZES if name not in config and name not in OPTIONAL]
     if missing:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
-    known = {"model_type", "hidden_act", *SIZES, *WITHOUT_EFFECT, *ROPE, *OFF}
+    known = {"model_type", "hidden_act", "max_window_layers", *SIZES, *WITHOUT_EFFECT, *ROPE, *OFF}
     for name, value in config.items():
         if name not in known and value is not None:
             raise ValueError(f"config.json {name}={value!r}: this decoder knows no such field")
@@ -119,6 +118,9 @@ def rope_theta(config: Mapping[str, Any]) -> float:
         raise ValueError(
             f"config.json rope_scaling={scaling or dict(spelled)}: scaled positions are not read"
         )
+    more = sorted(set(spelled) - {"rope_theta", "rope_type"})
+    if more:
+        raise ValueError(f"config.json rope_parameters holds {', '.join(more)}, which are not read")
     theta = config.get("rope_theta", spelled.get("rope_theta"))
     if theta is None:
         raise ValueError("config.json lacks rope_theta")
@@ -126,10 +128,30 @@ def rope_theta(config: Mapping[str, Any]) -> float:
 
 
 def window(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's window fields."""
+    """The model's window fields.
+
+    A Qwen3 file has no window unless it says `use_sliding_window`, and then leaves its first
+    `max_window_layers` layers without one.
+
+    Raises:
+        ValueError: a kind of layer that this decoder lacks.
+    """
     width, kinds = config.get("sliding_window"), config.get("layer_types")
-    if width is None or config.get("use_sliding_window", True) is False:
+    unknown = sorted(set(kinds or ()) - {"sliding_attention", "full_attention"})
+    if unknown:
+        raise ValueError(
+            f"config.json layer_types names {', '.join(unknown)}; sliding_attention and full_attention alone "
+            "are read"
+        )
+    qwen = config["model_type"] == "qwen3"
+    if width is None or not config.get("use_sliding_window", not qwen):
         return {}
+    if kinds is None and qwen:
+        first = config.get("max_window_layers", 28)
+        kinds = [
+            "sliding_attention" if index >= first else "full_attention"
+            for index in range(config["num_hidden_layers"])
+        ]
     if kinds is None or set(kinds) == {"sliding_attention"}:
         return {"sliding_window": width}
     flags = tuple(kind == "sliding_attention" for kind in kinds)

@@ -213,8 +213,11 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
     def step_cost(self, batch: Batch) -> StepCost | None:
         """The model's own count of its rows, forward and backward.
 
-        None where the model has no count, or a part of it is not trained: then less is computed.
+        None where the model has no count, a part of it is not trained (then less is computed), or the batch
+        has other fields than this objective's own.
         """
+        if TEXT_KEY not in batch:
+            return None
         return self.rows_cost(*batch[TEXT_KEY].shape, trained=1)
 
     def rows_cost(self, rows: int, width: int, *, trained: int, scored: int = 0) -> StepCost | None:

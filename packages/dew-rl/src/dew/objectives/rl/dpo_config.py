@@ -142,6 +142,7 @@ class DPORunConfig(RunConfig):
             ValueError: the model's own values do not fit the tokenizer or the data.
         """
         seq_len = self.comparisons().seq_len
+        self.trainer.mesh.check_positions("data.seq_len", seq_len)
         model = with_sizes(
             self.model,
             tokenizer,

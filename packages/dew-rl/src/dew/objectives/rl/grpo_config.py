@@ -178,6 +178,7 @@ class GRPORunConfig(RunConfig):
             ValueError: the model's own values do not fit the tokenizer or the rows.
         """
         needed = self.row_tokens(tokenizer)
+        self.trainer.mesh.check_positions("the longest prompt + max_new_tokens - 1", needed - 1)
         needs = f"the {needed} ids of the longest prompt and max_new_tokens={self.max_new_tokens}"
         model = with_sizes(self.model, tokenizer, self.tokenizer, needed=needed, needs=needs)
         return dataclasses.replace(self, model=model)

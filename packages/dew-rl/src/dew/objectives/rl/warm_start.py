@@ -83,12 +83,14 @@ class WarmStart:
                 f"warm_start.steps={self.steps} of {self.batch_size} rows read {self.rows} examples, and "
                 f"{len(rows)} are given; give as many"
             )
-        objective = LMObjective(model, max(map(len, rows)) - 1, ema_decay=None, token_accuracy=False)
+        width = max(map(len, rows))
+        width += -(width - 1) % trainer.mesh.sequence  # filling, so that the axis cuts the positions evenly
+        objective = LMObjective(model, width - 1, ema_decay=None, token_accuracy=False)
         rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
         key = jax.random.fold_in(jax.random.key(trainer.seed), STREAM)
         fitted = Trainer(objective, optimizer, key=key, mesh=trainer.mesh, layout=trainer.layout).fit(
-            _in_order(rows, self.batch_size), steps=self.steps, log_every=self.steps
+            _in_order(rows, self.batch_size, width), steps=self.steps, log_every=self.steps
         )
         return to_host(fitted.params)
 
@@ -102,15 +104,14 @@ def has_begun(config: RunConfig, name: str) -> bool:
     return Checkpoints(f"{directory}/checkpoints", keep=config.trainer.keep).latest is not None
 
 
-def _in_order(rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"], batch: int) -> Dataset:
-    """`rows` filled to one length, with a filling that is no document and no target."""
+def _in_order(rows: Sequence[Sequence[int]] | Int[np.ndarray, "N S1"], batch: int, width: int) -> Dataset:
+    """`rows` filled to `width` ids, with a filling that is no document and no target."""
     import grain
     import numpy as np
 
     from dew.data.dataset import Dataset
     from dew.objectives.lm.batch import SEGMENTS_KEY, TEXT_KEY
 
-    width = max(map(len, rows))
     slots = np.arange(width)
 
     def record(row: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:

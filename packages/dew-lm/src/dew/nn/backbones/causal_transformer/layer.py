@@ -119,6 +119,9 @@ class SelfAttention(nn.Module):
     def _report(self, query: jax.Array, key: jax.Array, segment_ids: jax.Array | None) -> None:
         if not self.is_mutable_collection(QK) or self.is_initializing():
             return
+        if segment_ids is not None:
+            # Padding, segment 0, is nobody's query: zeros stand below whatever QK-Clip would act on.
+            query = jnp.where(segment_ids[:, :, None, None] == 0, 0, query)
         maxima = logit_maxima(
             query,
             key,
