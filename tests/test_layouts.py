@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from dew.testing.devices import on_devices, result_on_devices
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILE = """
@@ -45,22 +43,9 @@ WEIGHTS = sorted(
 )
 
 
-def eight_devices(*command: str) -> str:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def exchanged() -> dict[str, list[tuple[str, list[int]]]]:
-    return json.loads(eight_devices("-c", COMPILE).splitlines()[-1])
+    return result_on_devices("-c", COMPILE)
 
 
 @pytest.mark.slow
@@ -122,9 +107,7 @@ def test_no_device_is_sent_more_states_than_it_holds(exchanged):
 
 @pytest.mark.slow
 def test_a_device_holds_its_share_of_the_activations():
-    lines = eight_devices(
-        "tools/activation_bytes.py", "--shards", "4", "--positions", "256", "--kernel", "xla"
-    )
+    lines = on_devices("tools/activation_bytes.py", "--shards", "4", "--positions", "256", "--kernel", "xla")
     found = {line.split()[0]: line.split()[1:] for line in lines.splitlines()[1:]}
     assert found.keys() == {"all-to-all", "gather"}
     for shards, _, share, ideal in found.values():
@@ -142,11 +125,11 @@ def test_layouts_train_what_one_device_does():
         "sequence 2 x fsdp 2 x tensor 2",
     ]
     layouts += ["replicas 2 x sequence 2 x fsdp 2"]
-    lines = eight_devices("tools/layout_parity.py", *chosen, *layouts).splitlines()[1:]
+    lines = on_devices(str(ROOT / "tools/layout_parity.py"), *chosen, *layouts).splitlines()[1:]
     assert len(lines) == 8 and all(" equal " in line for line in lines), "\n".join(lines)
 
 
 @pytest.mark.slow
 def test_stages_positions_experts_clipping_accumulation_and_the_processor_together_change_no_number():
-    gaps = json.loads(eight_devices("tests/layouts_together.py").splitlines()[-1])
+    gaps = result_on_devices(str(ROOT / "tests/layouts_together.py"))
     assert gaps["loss"] < 2e-6 and gaps["parameters"] < 5e-6

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dew.testing.devices import result_on_devices
 from dew.testing.pool import run_pool
 
-ROOT = Path(__file__).resolve().parent.parent
+TOOLS = str(Path(__file__).resolve().parent.parent / "tools")
 EIGHT = """
 import json, sys
 import jax, numpy as np, optax
-sys.path.insert(0, "tools")
+sys.path.insert(0, sys.argv[1])
 jax.config.update("jax_default_matmul_precision", "highest")
 """
 TRAIN = (
@@ -157,30 +154,17 @@ def trained(mesh: dict[str, int]) -> dict[str, Any]:
     return {"losses": tracker.held, "norm": float(optax.tree.norm(state.params))}
 
 
-def eight_devices(script: str) -> Any:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.slow
 def test_stages_train_what_one_device_does():
     """Packed documents, patterns of windows and of experts, recomputation, windows of four, an adapter."""
-    for name, found in eight_devices(TRAIN).items():
+    for name, found in result_on_devices("-c", TRAIN, TOOLS).items():
         assert max(found["losses"], found["norms"], found["parameters"]) < 1e-6, (name, found)
         assert found["clipped"] < 5e-6, (name, found)
 
 
 @pytest.mark.slow
 def test_a_run_over_stages_validates_shows_and_resumes_as_on_one_device():
-    found = eight_devices(FIT)
+    found = result_on_devices("-c", FIT, TOOLS)
     assert found["gap"] < 1e-6
     assert len(found["one"]["scores"]) == 2 and len(found["one"]["texts"]) == 2
     assert found["staged"]["scores"] == pytest.approx(found["one"]["scores"], rel=1e-6)
@@ -189,7 +173,7 @@ def test_a_run_over_stages_validates_shows_and_resumes_as_on_one_device():
 
 @pytest.fixture(scope="module")
 def held() -> Any:
-    return eight_devices(HELD)
+    return result_on_devices("-c", HELD, TOOLS)
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """A checkpoint is restored into the template's placement, whatever devices wrote it."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from dew.testing.devices import on_devices
 
 MOVED = """
 import sys
@@ -55,16 +53,4 @@ print("placed")
 
 @pytest.mark.slow
 def test_eight_devices_checkpoint_lies_on_one_two_and_four_as_the_template_says(tmp_path):
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", MOVED, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stdout.strip() == "placed", done.stderr[-3000:]
+    assert on_devices("-c", MOVED, str(tmp_path)).strip() == "placed"

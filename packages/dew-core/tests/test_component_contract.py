@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +14,7 @@ from flax import struct
 
 from dew.plugins import Component
 from dew.testing import ComponentContract, ModelExample, ScheduleExample, registered
+from dew.testing.devices import result_on_devices
 from dew.testing.trials import Trial, check_compiled, check_finite
 
 
@@ -174,9 +171,6 @@ class Here(ComponentContract):
 
 def test_result_that_depends_on_the_devices_fails_by_name(tmp_path):
     (tmp_path / "test_here.py").write_text(textwrap.dedent(SHARDED))
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-m", "dew.testing.sharded", str(tmp_path / "test_here.py"), "Here"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    results = json.loads(done.stdout.splitlines()[-1])
+    results = result_on_devices("-m", "dew.testing.sharded", str(tmp_path / "test_here.py"), "Here")
     assert results["model-even"] == ""
     assert "the difference is" in results["model-uneven"]

@@ -1,9 +1,5 @@
 """Train states that rest in host memory, or that the processor owns: the same numbers in other places."""
 
-import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import jax
@@ -13,6 +9,7 @@ import pytest
 
 from dew.objectives.base import EMASpec, Mean
 from dew.testing import in_memory
+from dew.testing.devices import result_on_devices
 from dew.training import Checkpoints, Layout, MeshSpec, Trainer, build_mesh
 from dew.training.companion import companion
 from dew.training.distributed import shard_batch
@@ -71,16 +68,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def eight():
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", EIGHT], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return result_on_devices("-c", EIGHT)
 
 
 def test_every_placement_trains_the_same_numbers(eight):

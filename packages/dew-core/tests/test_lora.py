@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +17,7 @@ from dew.lora.objective import merged_rollout
 from dew.nn.dense import Dense
 from dew.objectives.base import Aux, EMASpec, Mean, Objective, Step, thaw, under
 from dew.testing import ObjectiveContract, in_memory
+from dew.testing.devices import on_devices
 from dew.training import Checkpoints, Trainer
 from dew.training.runs import Run
 
@@ -373,7 +371,4 @@ jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 @pytest.mark.slow
 def test_factors_are_split_over_devices_and_train_alike():
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-c", SHARDED, __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    on_devices("-c", SHARDED, __file__)

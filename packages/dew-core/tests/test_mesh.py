@@ -1,9 +1,5 @@
 """Meshes, layouts and shares. What needs several devices runs in a process that has eight of them."""
 
-import os
-import subprocess
-import sys
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from dew.data.dataset import DataPartition
+from dew.testing.devices import on_devices
 from dew.training import Layout, MeshSpec, Trainer, build_mesh, data_partition
 from dew.training.distributed import agree_process_phase, minimum_across_processes, shard_batch, to_host
 from dew.training.layout import leaf_spec
@@ -208,12 +205,4 @@ print("equal")
 
 @pytest.mark.slow
 def test_eight_devices_train_what_one_does_and_restore_on_four():
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", EIGHT], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip().endswith("equal"), done.stderr[-3000:]
+    assert on_devices("-c", EIGHT).strip().endswith("equal")

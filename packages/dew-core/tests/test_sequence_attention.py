@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -16,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from dew.nn.attention.sequence import plan_exchange
 from dew.nn.tokens import check_positions, merged, parted, token_axes
+from dew.testing.devices import result_on_devices
 from dew.training.mesh import AXES, BATCH_AXES
 
 JOBS = Path(__file__).with_name("sequence_jobs.py")
@@ -93,15 +90,7 @@ def test_merged_tokens_stand_by_device_and_come_apart_again():
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, dict]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    command = [sys.executable, str(JOBS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return result_on_devices(str(JOBS))
 
 
 @pytest.mark.slow

@@ -1,9 +1,5 @@
 """Layers over stages: what passes where. What needs several devices runs in a process that has eight."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -12,6 +8,7 @@ import pytest
 from dew.lora import LoRA, adapted
 from dew.nn.pipeline import active_stages, microbatch_count, pipelined
 from dew.nn.stack import DecoderBank, StackView
+from dew.testing.devices import on_devices
 from dew.training import MeshSpec, Trainer
 from dew.training.quantization import Quantization, quantized
 from dew.training.stages import check_stages
@@ -169,12 +166,4 @@ print("equal")
 
 @pytest.mark.slow
 def test_rows_meet_every_layer_once_and_idle_ticks_leave_no_trace():
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", EIGHT], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip().endswith("equal"), done.stderr[-3000:]
+    assert on_devices("-c", EIGHT).strip().endswith("equal")

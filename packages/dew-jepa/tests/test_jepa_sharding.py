@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+
+from dew.testing.devices import result_on_devices
 
 PROGRAM = """
 import json, sys, jax, numpy as np, optax
@@ -39,13 +36,7 @@ print(json.dumps({"devices": jax.device_count(), "losses": losses.seen}))
 
 
 def losses(devices: int, fsdp: int = 1) -> dict[str, list[float]]:
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    command = [sys.executable, "-c", PROGRAM, str(fsdp)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "XLA_FLAGS": flags}
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    return json.loads(result.stdout.splitlines()[-1])
+    return result_on_devices("-c", PROGRAM, str(fsdp), devices=devices)
 
 
 @pytest.mark.slow

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +14,7 @@ from dew.nn.sharding import unboxed
 from dew.objectives.base import Mean
 from dew.objectives.lm import LMObjective
 from dew.objectives.lm.routing import RouterTerms
+from dew.testing.devices import on_devices
 
 FOUR = Mixture(num_experts=4, top_k=2)
 
@@ -184,11 +181,4 @@ print("equal")
 
 @pytest.mark.slow
 def test_over_meshes_values_and_gradients_are_those_of_one_device():
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    command = [sys.executable, "-c", EIGHT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.stdout.strip().endswith("equal"), done.stdout + done.stderr[-3000:]
+    assert on_devices("-c", EIGHT).strip().endswith("equal")

@@ -1,10 +1,6 @@
 """The attention logits a decoder reports, and a decoder trained with muonclip."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -19,6 +15,7 @@ from dew.objectives.base import Step
 from dew.objectives.lm import LMObjective, LMRunConfig
 from dew.objectives.lm.batch import SEGMENTS_KEY
 from dew.objectives.lm.logits import logits_of
+from dew.testing.devices import result_on_devices
 from dew.training import Trainer
 from dew.training.optim import build_optimizer
 
@@ -183,16 +180,7 @@ def test_a_normalizing_model_with_muonclip_is_refused_before_the_run():
 
 @pytest.mark.slow
 def test_twenty_updates_are_equal_on_every_mesh_and_exchange_each_matrix_once():
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    script = Path(__file__).with_name("muonclip_on_eight.py")
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = result_on_devices(str(Path(__file__).with_name("muonclip_on_eight.py")))
     assert len(found["gaps"]) == 2 and max(found["gaps"].values()) < 1e-12, found["gaps"]  # float64
     assert max(found["logits"][1:]) > 1.5, "the clip acted after the first update"
     assert found["one"] == found["five"]

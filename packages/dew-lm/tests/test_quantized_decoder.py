@@ -1,10 +1,6 @@
 """A decoder that trains through quantized products: what is narrow, and how its loss falls."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +18,7 @@ from dew.nn.moe import Mixture
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step
 from dew.objectives.lm import LMObjective, LMRunConfig
+from dew.testing.devices import result_on_devices
 from dew.training import Trainer
 from dew.training.launch import launch
 from dew.training.quantization import Quantization, quantized
@@ -123,14 +120,5 @@ def test_loss_falls_as_in_bfloat16():
 
 @pytest.mark.slow
 def test_meshes_train_what_one_device_does():
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    script = Path(__file__).with_name("quantized_on_eight.py")
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    gaps = json.loads(done.stdout.splitlines()[-1])
+    gaps = result_on_devices(str(Path(__file__).with_name("quantized_on_eight.py")))
     assert len(gaps) == 2 and max(gaps) < 1e-12, gaps

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from dew.testing.devices import result_on_devices
 
 JOBS = Path(__file__).with_name("position_jobs.py")
 pytestmark = pytest.mark.slow
@@ -16,15 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict]:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    command = [sys.executable, str(JOBS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return result_on_devices(str(JOBS))
 
 
 @pytest.mark.parametrize("model", ["windows, norms, caps", "one key head, recomputed", "experts"])

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import os
-import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,12 +11,12 @@ from typing import Any
 
 from dew.plugins.component import Component
 from dew.plugins.loader import installed
+from dew.testing.devices import result_on_devices
 from dew.testing.examples import Example
 from dew.testing.trials import check_compiled, check_finite
 
 KINDS = ("objective", "model", "schedule", "sampler", "preset", "metric", "dataset", "recipe")
 """The kinds that need an example."""
-DEVICES = 8
 
 type Key = tuple[str, str]
 """Kind and name."""
@@ -108,10 +104,4 @@ def sharded_results(file: str, name: str) -> Mapping[str, str]:
     Raises:
         AssertionError: the process died.
     """
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "dew.testing.sharded", file, name]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, f"the process with {DEVICES} devices failed: {done.stderr[-3000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
+    return result_on_devices("-m", "dew.testing.sharded", file, name)
