@@ -9,23 +9,20 @@ import numpy as np
 import pytest
 
 from dew.data import DataMixture, DataPartition, Loading, Ramp
-from dew.data.config import IN_PROCESS, DatasetSpec
+from dew.data.config import IN_PROCESS, DatasetSpec, RecordSpec
 from dew.data.interleave import odds, source_at
 from dew.data.mixture import PARTS, Part
 from dew.data.records import Records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numbers(DatasetSpec):
+class Numbers(RecordSpec):
     """`count` numbers from `first` on, shuffled."""
 
     first: int = 0
     count: int = 6
     field: str = "number"
     loading: Loading = IN_PROCESS
-
-    def load(self, *, batch, tokenize=None):
-        return self.records().dataset(batch=batch, loading=self.loading)
 
     def records(self, *, tokenize=None):
         rows = [{self.field: np.int32(self.first + index)} for index in range(self.count)]

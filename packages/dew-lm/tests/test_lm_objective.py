@@ -14,7 +14,7 @@ from dew.nn.sharding import unboxed
 from dew.objectives.base import Step, scalar_loss, thaw, under
 from dew.objectives.lm import IndexerTraining, LMObjective, Samples
 from dew.sampling import Sampling
-from dew.training import Trainer
+from dew.training import MeshSpec, Trainer
 
 LENGTH = 11
 MODEL = CausalTransformer(
@@ -318,3 +318,9 @@ def test_a_policy_binds_the_given_weights_whole():
     subject = objective(trainable=under("params", "lm_head"))
     bound = subject.policy(subject.init(jax.random.key(1)))
     assert set(bound.variables) == {"params"} and bound.sampling == Sampling()
+
+
+def test_a_sequence_axis_that_does_not_cut_the_rows_is_refused_with_the_trainer():
+    model = CausalTransformer(vocab_size=8, hidden_size=8, num_layers=1, num_heads=2, max_seq_len=16)
+    with pytest.raises(ValueError, match=r"seq_len=9 must be a multiple of mesh\.sequence=4.*use 8 or 12"):
+        Trainer(LMObjective(model, 9), optax.sgd(0.1), key=jax.random.key(0), mesh=MeshSpec(sequence=4))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from dew.data.dataset import Dataset
+    from dew.data.records import Records
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,24 @@ class DatasetSpec(ABC):
         Raises:
             TypeError: `tokenize` is given to a dataset that cannot use it.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSpec(DatasetSpec):
+    """A dataset whose records can be had by number, so that others can build on them.
+
+    Subclasses add their fields and implement `records`.
+    """
+
+    @abstractmethod
+    def records(self, *, tokenize: object = None) -> Records:
+        """The records; `tokenize` and what is raised are those of `load`."""
+
+    def load(self, *, batch: int, tokenize: object = None) -> Dataset:
+        """Open the records in batches of `batch`.
+
+        Args:
+            batch: global batch size.
+            tokenize: as for `records`, which says what is raised.
+        """
+        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)

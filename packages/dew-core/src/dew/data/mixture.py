@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from dew.config.arguments import JsonArgument
 from dew.config.record import decode, encode, fields_record
-from dew.data.config import IN_PROCESS, DatasetSpec, Loading
+from dew.data.config import IN_PROCESS, DatasetSpec, Loading, RecordSpec
 
 if TYPE_CHECKING:
     from dew.data.dataset import Dataset
@@ -132,8 +132,6 @@ class DataMixture(DatasetSpec):
         return [part.weight for part in self.parts]
 
     def _opened(self, tokenize: object) -> list[Records]:
-        from dew.data.records import RecordSpec
-
         if len(self.parts) < 2:
             raise ValueError(f"data.parts has {len(self.parts)} datasets, and a mixture two or more; add one")
         opened: list[Records] = []
@@ -142,7 +140,7 @@ class DataMixture(DatasetSpec):
             if not isinstance(spec, RecordSpec):
                 raise TypeError(
                     f"data.parts[{index}]: {type(spec).__name__} gives no records by number and cannot be "
-                    "mixed; it needs a records method (dew.data.records.RecordSpec)"
+                    "mixed; it needs a records method (dew.data.config.RecordSpec)"
                 )
             opened.append(spec.records(tokenize=tokenize))
         return opened

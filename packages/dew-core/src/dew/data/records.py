@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from dew.data.config import Loading
 from dew.data.dataset import Dataset
@@ -36,12 +36,3 @@ class Records:
             loading=loading,
             fingerprint=self.identity,
         )
-
-
-@runtime_checkable
-class RecordSpec(Protocol):
-    """A dataset specification whose records can be had by number, so that others can build on them."""
-
-    def records(self, *, tokenize: object = None) -> Records:
-        """The records; `tokenize` and what is raised are those of `DatasetSpec.load`."""
-        ...

@@ -45,6 +45,7 @@ from dew.objectives.base import (
 )
 
 if TYPE_CHECKING:
+    from dew.training.config import MeshSpec
     from dew.training.state import TrainState
     from dew.training.trainer import Rollout
 
@@ -127,6 +128,22 @@ class Adapted(Objective[Any, Any]):
         whole = merged(variables, self.adapter)
         plain = replace(state, params=whole, ema={} if state.ema is not None else None)
         return super().pipeline(plain, ema=ema, **options)
+
+    def check_mesh(self, mesh: MeshSpec) -> None:
+        """Refuse dropout over pipeline stages.
+
+        A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what it
+        draws without a pipeline.
+
+        Raises:
+            ValueError: `lora.dropout` with stages; and what the objective refuses.
+        """
+        super().check_mesh(mesh)
+        if mesh.stage > 1 and self.adapter.dropout:
+            raise ValueError(
+                f"lora.dropout={self.adapter.dropout} draws other numbers under mesh.stage={mesh.stage}; "
+                "set lora.dropout=0 or mesh.stage=1"
+            )
 
     def step_cost(self, batch: Batch) -> None:
         """Not known: the objective counts gradients of the base's kernels, which this pass does not form."""

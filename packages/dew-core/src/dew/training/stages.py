@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dew.lora.objective import Adapted
 from dew.nn.pipeline import pipelined
 from dew.objectives.base import Batch, Objective, Variables, thaw
 from dew.training.config import MeshSpec
-from dew.training.quantization.objective import Quantized
 from dew.training.state import TrainState
 
 
 def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
-    """Refuse stages for an objective that names no layers, or that cannot do in them what it does elsewhere.
-
-    That is so for layers that the stages cannot hold alike, an adapter's dropout, and a choice of quantized
-    modules. A microbatch does not know which rows of the batch it holds, so a layer cannot draw for them what
-    it draws without a pipeline.
+    """Refuse stages for an objective that names no layers, or layers that the stages cannot hold alike.
 
     Raises:
         ValueError: naming what works.
@@ -31,17 +25,6 @@ def check_layers(objective: Objective[Any, Any], mesh: MeshSpec) -> None:
             f"mesh.stage={mesh.stage} splits layers over a pipeline, and {type(objective).__name__} has "
             "none that can pass over stages (its bank_sites are empty); use mesh.stage=1 with mesh.fsdp, "
             "mesh.tensor or data parallelism"
-        )
-    if isinstance(objective, Adapted) and objective.adapter.dropout:
-        raise ValueError(
-            f"lora.dropout={objective.adapter.dropout} draws other numbers under mesh.stage={mesh.stage}; "
-            "set lora.dropout=0 or mesh.stage=1"
-        )
-    if isinstance(objective, Quantized) and objective.quantization.modules != "*":
-        raise ValueError(
-            f"trainer.quantization.modules={objective.quantization.modules!r} names modules by their path, "
-            f"and the layers of a stage have none of their own under mesh.stage={mesh.stage}; use "
-            "modules='*' or mesh.stage=1"
         )
     for site in sites:
         site.view.check_stages(mesh.stage)

@@ -66,8 +66,8 @@ class Trainer:
 
     Raises:
         TypeError: `key` is no typed scalar key.
-        ValueError: `accumulation` below 1, pipeline stages for an objective whose layers cannot pass over
-            them, or `layout.host` with `params` beside a step factory, which owns its optimizer.
+        ValueError: `accumulation` below 1, a mesh that the objective cannot train on, or a `layout.host` that
+            names an average it does not keep, or `params` beside a step factory, which owns its optimizer.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class Trainer:
                 "leave it out"
             )
         check_layers(objective, mesh)
+        objective.check_mesh(mesh)
         self.objective = objective
         self.optimizer = optimizer
         self.key = key

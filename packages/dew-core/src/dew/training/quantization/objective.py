@@ -32,6 +32,8 @@ from dew.training.quantization.products import narrow_grouped_product, narrow_pr
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dew.training.config import MeshSpec
+
 
 def quantized[O: Objective[Any, Any]](objective: O, spec: Quantization) -> O:
     """Return `objective` so that it learns through products in a narrow type.
@@ -89,6 +91,20 @@ class Quantized(Objective[Any, Any]):
         """The objective's artifacts through quantized products."""
         with quantized_pass(self.quantization):
             return super().evaluate(params, batch, step)
+
+    def check_mesh(self, mesh: MeshSpec) -> None:
+        """Refuse a choice of modules over pipeline stages, whose layers have no path of their own.
+
+        Raises:
+            ValueError: `modules` other than `*` with stages; and what the objective refuses.
+        """
+        super().check_mesh(mesh)
+        if mesh.stage > 1 and self.quantization.modules != "*":
+            raise ValueError(
+                f"trainer.quantization.modules={self.quantization.modules!r} names modules by their path, "
+                f"and the layers of a stage have none of their own under mesh.stage={mesh.stage}; use "
+                "modules='*' or mesh.stage=1"
+            )
 
     def step_cost(self, batch: Batch) -> StepCost | None:
         """The objective's own count, whose products are those of the narrow type for the most part."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dew.data.config import IN_PROCESS, DatasetSpec, Loading
+from dew.data.config import IN_PROCESS, Loading, RecordSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dew.data.dataset import Dataset
     from dew.data.records import Records
     from dew.data.text.corpus import Corpus
     from dew.data.text.tokenizer import Tokenizer
@@ -22,7 +21,7 @@ EVERYTHING = "**/*"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFiles(DatasetSpec):
+class TextFiles(RecordSpec):
     """UTF-8 text: a file, a folder of files, or Python's own library sources.
 
     Windows are cut from the files' ids one after another. The ids are kept in Dew's cache folder and
@@ -61,10 +60,6 @@ class TextFiles(DatasetSpec):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"data.{name}={value} must be at least 1, or unset")
-
-    def load(self, *, batch: int, tokenize: object = None) -> Dataset:
-        """Open the windows of `records` in batches of `batch`."""
-        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)
 
     def records(self, *, tokenize: object = None) -> Records:
         """Tokenize the text, or find it in the cache, and open its windows.

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dew.data.config import IN_PROCESS, DatasetSpec, Loading
+from dew.data.config import IN_PROCESS, Loading, RecordSpec
 
 if TYPE_CHECKING:
-    from dew.data.dataset import Dataset
     from dew.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenWindows(DatasetSpec):
+class TokenWindows(RecordSpec):
     """Windows over a folder of `train.bin` and `val.bin`.
 
     The windows are memory-mapped, so the loader needs no workers.
@@ -37,10 +36,6 @@ class TokenWindows(DatasetSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_rows(self.seq_len, "val_windows", self.val_windows)
-
-    def load(self, *, batch: int, tokenize: object = None) -> Dataset:
-        """Open the windows of `records` in batches of `batch`."""
-        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)
 
     def records(self, *, tokenize: object = None) -> Records:
         """Open the corpus.
@@ -69,7 +64,7 @@ class TokenWindows(DatasetSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedTokens(DatasetSpec):
+class PackedTokens(RecordSpec):
     """Documents of a folder of `train.bin` and `val.bin`, packed into rows.
 
     A row holds `seq_len + 1` ids of one document or more, and no document sees another. Which documents share
@@ -101,10 +96,6 @@ class PackedTokens(DatasetSpec):
         _require_rows(self.seq_len, "val_rows", self.val_rows)
         if self.document_end is not None and self.document_end < 0:
             raise ValueError(f"data.document_end={self.document_end} must be an id, 0 or more")
-
-    def load(self, *, batch: int, tokenize: object = None) -> Dataset:
-        """Open the packed rows of `records` in batches of `batch`."""
-        return self.records(tokenize=tokenize).dataset(batch=batch, loading=self.loading)
 
     def records(self, *, tokenize: object = None) -> Records:
         """Open the corpus and plan its rows.

@@ -17,15 +17,12 @@ import optax
 
 from dew.artifacts import Artifacts, TextSamples, TokenScores
 from dew.inputs.spec import Field, InputSpec
-from dew.nn.moe.router import ROUTING
 from dew.nn.stack import DecoderBank
-from dew.nn.tokens import merged, parted
 from dew.objectives.base import (
     Aux,
     Batch,
     EMASpec,
     Mean,
-    Objective,
     PathFilter,
     Prediction,
     Step,
@@ -36,15 +33,16 @@ from dew.objectives.base import (
     under,
 )
 from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY, TEXT_KEY
-from dew.objectives.lm.chunked import chunked_cross_entropy, head_logits, sensible_chunks
+from dew.objectives.lm.chunked import head_logits
 from dew.objectives.lm.config import IndexerTraining
 from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
-from dew.objectives.lm.logits import QK, check_clippable, largest_logit, logits_of
+from dew.objectives.lm.logits import check_clippable, largest_logit
 from dew.objectives.lm.pretrained import initial_variables
 from dew.objectives.lm.routing import LMStatistics as LMStatistics
-from dew.objectives.lm.routing import RouterTerms, counted, loads_of
+from dew.objectives.lm.routing import RouterTerms, counted
 from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
-from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
+from dew.objectives.lm.scorer import TokenScorer
+from dew.objectives.lm.scores import Scores
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.request import check_model
@@ -52,11 +50,11 @@ from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
     from dew.inference.text import Processor, TextGeneration
-    from dew.nn.inputs import ModelInputs
+    from dew.training.config import MeshSpec
     from dew.training.state import TrainState
 
 
-class LMObjective(Objective[Mean | LMStatistics, Variables]):
+class LMObjective(TokenScorer):
     """Train a decoder to predict every next token, and score text with it.
 
     Args:
@@ -210,6 +208,14 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         """The routers' biases, moved by the loads of a committed window."""
         return self.router_terms.moved(variables, effects)
 
+    def check_mesh(self, mesh: MeshSpec) -> None:
+        """Refuse a sequence axis that does not cut `seq_len` positions evenly.
+
+        Raises:
+            ValueError: with lengths that it cuts.
+        """
+        mesh.check_positions("seq_len", self.seq_len)
+
     def step_cost(self, batch: Batch) -> StepCost | None:
         """The model's own count of its rows, forward and backward.
 
@@ -219,26 +225,6 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         if TEXT_KEY not in batch:
             return None
         return self.rows_cost(*batch[TEXT_KEY].shape, trained=1)
-
-    def rows_cost(self, rows: int, width: int, *, trained: int, scored: int = 0) -> StepCost | None:
-        """Model FLOPs of passes over `rows` of `width` ids.
-
-        Args:
-            rows: how many.
-            width: ids of a row, one more than its predictions.
-            trained: passes forward and backward.
-            scored: passes forward alone, as of a reference.
-        """
-        count = getattr(self.model, "forward_macs", None)
-        if count is None or self.trainable is not None:
-            return None
-        passes = 3 * trained + scored
-        return StepCost(
-            flops=2.0 * passes * rows * count(width - 1),
-            dtype=jnp.dtype(getattr(self.model, "dtype", jnp.float32)).name,
-            counts="the keys a query may see (causal half, windows), whole rows without regard to documents "
-            "and padding, of a mixture the chosen experts",
-        )
 
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
@@ -264,119 +250,6 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
         )
         stats, aux = self._statistics(scores)
         return stats, aux, Prediction(logits=logits, losses=self._terms(scores), weights=scores.weights)
-
-    def token_scores(
-        self,
-        params: Variables,
-        tokens: jax.Array,
-        train: bool = False,
-        rngs: dict[str, jax.Array] | None = None,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        routing: bool = False,
-        depths: bool = False,
-        roles: jax.Array | None = None,
-        qk_stats: bool = False,
-        indexer: bool = False,
-        layers: Sequence[int] = (),
-        routes: tuple[jax.Array, jax.Array | None] | None = None,
-    ) -> Scores:
-        """Score the targets of [B, S + 1] ids.
-
-        Args:
-            params: the complete variables, split by `freeze` or whole.
-            tokens: [B, S + 1].
-            train: whether dropout acts.
-            rngs: keys of the model's random streams.
-            segment_ids: [B, S + 1], the document of each token, from 1; 0 is padding, which is no target.
-                Attention stays inside a document, and the last token of one does not predict the first of
-                the next.
-            positions: [B, S + 1], for the rotation; None counts from each row's start.
-            routing: report every router's load.
-            qk_stats: report the largest attention logit of every head.
-            depths, roles, indexer, layers, routes: not supported yet.
-
-        Raises:
-            ValueError: an argument that is not supported yet, `routing` of a model without experts, or
-                `qk_stats` of a model that reports no logits.
-        """
-        refuse_unbuilt(
-            "LMObjective.token_scores",
-            depths=depths,
-            roles=roles,
-            indexer=indexer or None,
-            layers=tuple(layers),
-            routes=routes,
-        )
-        if routing and getattr(self.model, "mixture", None) is None:
-            raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
-        variables = thaw(params)
-        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats)) if asked]
-        result: Any = self.model.apply(
-            variables,
-            tokens[:, :-1],
-            train=train,
-            positions=None if positions is None else positions[:, :-1],
-            segment_ids=None if segment_ids is None else segment_ids[:, :-1],
-            rngs=rngs,
-            method="hidden_states",
-            mutable=opened or False,
-        )
-        hidden, sown = result if opened else (result, {})
-        losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
-        weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
-        loads = loads_of(sown) if routing else None
-        logits = logits_of(sown) if qk_stats else None
-        return Scores(losses, weights, correct, hidden, log_partition, loads, logits)
-
-    def per_token_log_probs(
-        self,
-        params: Variables,
-        tokens: jax.Array | ModelInputs,
-        *,
-        left_padding: jax.Array | None = None,
-    ) -> jax.Array:
-        """Log likelihood [B, S] of every next token under the model itself.
-
-        Args:
-            params: the complete variables.
-            tokens: [B, S + 1] ids, or inputs of which the ids are read.
-            left_padding: [B], how many padding tokens stand before each row's text. The text is scored from
-                position 0, and slots whose input is padding are 0.
-
-        Raises:
-            ValueError: inputs that carry an attention mask or conditions of their own.
-        """
-        ids = plain_ids(tokens)
-        if left_padding is None:
-            return -self.token_scores(params, ids).losses
-        scored = -self.token_scores(params, left_aligned(ids, left_padding)).losses
-        return original_alignment(scored, left_padding)
-
-    def sampled_log_probs(
-        self,
-        params: Variables,
-        scores: Scores,
-        tokens: jax.Array,
-        support: tuple[jax.Array, jax.Array] | None = None,
-        temperature: float = 1.0,
-    ) -> jax.Array:
-        """Log likelihood [B, S] of every next token under the policy that drew it.
-
-        Args:
-            params: the complete variables.
-            scores: `token_scores` of the same `tokens`.
-            tokens: [B, S + 1].
-            support: not supported yet.
-            temperature: divides the capped logits.
-
-        Raises:
-            ValueError: `support` is given, or a temperature that is not positive.
-        """
-        refuse_unbuilt("LMObjective.sampled_log_probs", support=support)
-        if temperature == 1.0:
-            return -scores.losses
-        return -self._head(thaw(params), scores.hidden, tokens[:, 1:], temperature=temperature)[0]
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts:
         """The `TokenScores` of the whole batch, with the average's weights where there is one."""
@@ -461,27 +334,6 @@ class LMObjective(Objective[Mean | LMStatistics, Variables]):
             positions=batch.get(POSITIONS_KEY),
             routing=routing,
             qk_stats=qk_stats,
-        )
-
-    def _head(
-        self, variables: Variables, hidden: jax.Array, targets: jax.Array, *, temperature: float = 1.0
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        weight = self.model.head_weight(variables)
-        scored = chunked_cross_entropy(
-            merged(hidden),
-            weight,
-            merged(targets),
-            chunks=sensible_chunks(weight.shape[1], self.head_chunks),
-            softcap=self.model.final_logit_softcap,
-            temperature=temperature,
-            precision=self.model.precision,
-            correct=self.token_accuracy,
-        )
-        correct = scored.correct
-        return (
-            parted(scored.losses, *targets.shape),
-            parted(scored.log_partition, *targets.shape),
-            None if correct is None else parted(correct, *targets.shape),
         )
 
     def _terms(self, scores: Scores) -> jax.Array:
