@@ -197,6 +197,11 @@ def test_an_average_that_is_not_kept_is_refused(toys):
         fit(toys.Regression(), ("ema",), 1)
 
 
+def test_a_field_that_is_named_twice_is_refused():
+    with pytest.raises(ValueError, match=r"layout\.host=\('ema', 'ema'\) names a field twice"):
+        Layout(host=("ema", "ema"))
+
+
 def test_a_step_that_cannot_be_built_leaves_no_trace_of_a_run(toys):
     tracker = toys.Recorder()
     trainer = Trainer(

@@ -1,5 +1,6 @@
 """A sweep: what it refuses before the first trial, what it repeats and what not, and which trial is best."""
 
+import dataclasses
 import json
 import re
 import signal
@@ -154,6 +155,13 @@ def test_a_failure_is_put_down_with_its_first_cause_and_the_sweep_goes_on(toy, t
     missing = sweep(toy, {"depth": Choice((1, 2))}, metric="bleu")
     with pytest.raises(ValueError, match="metric='bleu' is none of the run's; it has score, other, loss"):
         missing.run(tmp_path / "m", runner=journals(lambda record: 1.0))
+    other = Sweep.load(tmp_path / "m")
+    trials = dataclasses.replace(other, metric="score").run(
+        tmp_path / "m", runner=journals(lambda record: record["depth"])
+    )
+    assert [trial.value for trial in trials] == [1, 2]
+    with pytest.raises(ValueError, match="compared by metric='score' already"):
+        dataclasses.replace(other, metric="other").run(tmp_path / "m", runner=journals(lambda record: 1.0))
     (spelled,) = sweep(toy, {"depth": Choice((1,))}, metric="validation/score").run(
         tmp_path / "v", runner=journals(lambda record: 1.0)
     )
@@ -226,6 +234,7 @@ def test_the_first_cause_is_the_error_that_the_others_arose_from(tmp_path):
         (["sweep", "toy", "--space", "depth=1", "--trainer.name", "mine"], "trials have names"),
         (["sweep", "--resume", "nowhere"], "holds no sweep.json"),
         (["sweep", "toy", "--resume", "nowhere", "--trials", "3"], "leave out toy --trials"),
+        (["sweep", "--resume", "x", "--trainer.steps", "5"], "leave out --trainer.steps\n"),
         (["sweep", "--resume", "x", "--method", "random", "--seed", "0"], "leave out --method --seed"),
     ],
 )

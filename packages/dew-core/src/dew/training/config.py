@@ -115,7 +115,8 @@ class Layout:
 
     Raises:
         ValueError: a rule to a mesh axis that cannot split parameters, a logical axis named twice, a negative
-            `min_shard`, a `tolerance` outside [0, 1], or an unknown host field.
+            `min_shard`, a `tolerance` outside [0, 1], or a host field that is unknown or
+            named twice.
     """
 
     rules: tuple[Rule, ...] | Mapping[str, str | None] = DEFAULT_RULES
@@ -143,6 +144,8 @@ class Layout:
         wrong = [name for name in self.host if name not in ("params", "opt_state", "ema")]
         if wrong:
             raise ValueError(f"layout.host={wrong[0]!r} must be one of params, opt_state, ema")
+        if len(set(self.host)) < len(self.host):
+            raise ValueError(f"layout.host={self.host!r} names a field twice; name each once")
 
     @property
     def table(self) -> tuple[Rule, ...]:

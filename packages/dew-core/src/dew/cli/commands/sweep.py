@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shlex
 import time
@@ -119,18 +120,24 @@ def continued(request: Any, words: list[str]) -> tuple[Sweep, Path]:
     """The recorded sweep and its folder.
 
     Raises:
-        UserError: further words, which would make it another sweep.
+        UserError: further words, which would make it another sweep. The metric may be named anew as long as
+            no trial has completed.
     """
     from dew.config.sweep import Sweep
 
-    given = [request.recipe] if request.recipe else []
-    settled = ("space", "method", "trials", "seed", "metric", "out")
-    given += [f"--{name}" for name in settled if getattr(request, name) not in (None, [])]
+    settled = ("space", "method", "trials", "seed", "out")
+    given = [f"--{name}" for name in settled if getattr(request, name) not in (None, [])]
+    given += [word for word in words if word.startswith("-")]
+    if request.recipe and not words:
+        given.insert(0, request.recipe)
     if given or words:
         raise UserError(
-            f"--resume goes on with the sweep as it is recorded; leave out {' '.join([*given, *words])}"
+            f"--resume goes on with the sweep as it is recorded; leave out {' '.join(given or words)}"
         )
-    return Sweep.load(request.resume), Path(request.resume)
+    sweep = Sweep.load(request.resume)
+    if request.metric is not None:
+        sweep = dataclasses.replace(sweep, metric=request.metric)
+    return sweep, Path(request.resume)
 
 
 def told(sweep: Sweep, trials: list[Any], folder: Path) -> int:

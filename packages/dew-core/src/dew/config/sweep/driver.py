@@ -17,7 +17,7 @@ from dew.config.sweep.ledger import LEDGER, Ledger, Trial, sync_folder
 from dew.config.sweep.points import check_space, config_at, described
 from dew.config.sweep.space import Dimension, Point, space_from, space_record
 from dew.config.sweep.suggest import check_method, suggested
-from dew.config.sweep.trial import TRIALS, TrialFailed, TrialStopped, result, run_trial
+from dew.config.sweep.trial import TRIALS, TrialFailed, TrialStopped, result, run_trial, spent
 
 if TYPE_CHECKING:
     from dew.config.run import RunConfig
@@ -101,13 +101,14 @@ class Sweep:
 
         Raises:
             BlockingIOError: another process runs this sweep.
-            ValueError: the folder holds another sweep.
+            ValueError: the folder holds another sweep, or no run has the metric; a sweep without a completed
+                trial may go on with another metric.
             TrialStopped: a signal asked for a stop.
         """
         folder = Path(directory)
         ledger = Ledger(folder)
         try:
-            self._record(folder)
+            self._record(folder, ledger.trials)
             for number in range(self.count):
                 self._trial(folder, ledger, number, runner, say)
         finally:
@@ -132,11 +133,11 @@ class Sweep:
                 runner(folder, self.recipe, record, trial.name)
             value, metric, higher = result(folder, trial.name, self.metric)
         except TrialFailed as failure:
-            ledger.fail(trial, str(failure), time.monotonic() - begun)
+            ledger.fail(trial, str(failure), spent(folder, trial.name, time.monotonic() - begun))
             say(f"  failed: {trial.error}")
             return
         facts = {"metric": metric, "higher_is_better": higher}
-        ledger.complete(trial, value, time.monotonic() - begun, facts)
+        ledger.complete(trial, value, spent(folder, trial.name, time.monotonic() - begun), facts)
         say(f"  {metric} {value:.6g}")
 
     def _trial_record(self, folder: Path, trial: Trial) -> dict[str, Any]:
@@ -177,12 +178,20 @@ class Sweep:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}); restore it") from error
 
-    def _record(self, folder: Path) -> None:
-        path, record = folder / SWEEP, self.to_dict()
+    def _record(self, folder: Path, trials: list[Trial]) -> None:
+        """Write the record, or compare with the one that is there. The metric may change until it is used."""
+        path, record = folder / SWEEP, json.loads(json.dumps(self.to_dict()))
         if path.exists():
-            if json.loads(path.read_text()) != json.loads(json.dumps(record)):
+            held = json.loads(path.read_text())
+            if held == record:
+                return
+            if {**held, "metric": self.metric} != record:
                 raise ValueError(f"{folder} holds another sweep; choose another folder for this one")
-            return
+            if any(trial.value is not None for trial in trials):
+                raise ValueError(
+                    f"trials of {folder} are compared by metric={held['metric']!r} already; leave metric as "
+                    "it is, or choose another folder"
+                )
         partial = folder / f".{SWEEP}.{os.getpid()}"
         with partial.open("w", encoding="utf-8") as file:
             json.dump(record, file, indent=2, allow_nan=False)

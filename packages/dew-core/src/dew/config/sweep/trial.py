@@ -86,6 +86,16 @@ def reason(status: int, cause: Path, log: Path) -> str:
     return f"exit status {status}: {' / '.join(tail)}"
 
 
+def spent(directory: Path, name: str, elapsed: float) -> float:
+    """Seconds of all the processes of a trial, by its journal; at least the `elapsed` ones of the last."""
+    from dew.telemetry.history import read_journal
+
+    try:
+        return max(elapsed, sum(read_journal(directory / TRIALS / name).seconds.values()))
+    except (FileNotFoundError, ValueError):
+        return elapsed
+
+
 def result(directory: Path, name: str, metric: str | None) -> tuple[float, str, bool]:
     """The last value of `metric` in a finished trial's journal, the metric's name, and its direction.
 
@@ -108,8 +118,8 @@ def result(directory: Path, name: str, metric: str | None) -> tuple[float, str, 
     chosen = next(iter(scored), "loss") if metric is None else metric.removeprefix("validation/")
     if chosen not in directions and chosen != "loss":
         raise ValueError(
-            f"metric={metric!r} is none of the run's; it has {', '.join([*directions, 'loss'])}: begin a "
-            "sweep with one of these as --metric"
+            f"metric={metric!r} is none of the run's; it has {', '.join([*directions, 'loss'])}: go on "
+            f"with dew sweep --resume {directory} --metric and one of these"
         )
     higher = directions.get(chosen, False)
     known = history.validation.get(f"validation/{chosen}")
