@@ -21,6 +21,7 @@ from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import Activation, FeedForward
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.layer import MixtureOfExperts
+from dew.nn.moe.routes import RouterRows
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
 from dew.nn.tokens import split_tokens
@@ -176,10 +177,14 @@ class DecoderLayer(nn.Module):
             self.mlp = MixtureOfExperts(self.mixture, width, *numerics)
 
     def __call__(
-        self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None
+        self,
+        x: Float[Array, "B T E"],
+        angles: Angles,
+        segment_ids: Int[Array, "B T"] | None = None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B T E"]:
         x = x + self.self_attn(split_tokens(self.input_layernorm(x)), angles, segment_ids)
-        return x + self._feed_forward(x)
+        return x + self._feed_forward(x, routing)
 
     def decode(
         self,
@@ -194,5 +199,7 @@ class DecoderLayer(nn.Module):
         x = x + mixed
         return x + self._feed_forward(x), cache
 
-    def _feed_forward(self, x: jax.Array) -> jax.Array:
-        return split_tokens(self.mlp(split_tokens(self.post_attention_layernorm(x))))
+    def _feed_forward(self, x: jax.Array, routing: RouterRows | None = None) -> jax.Array:
+        x = split_tokens(self.post_attention_layernorm(x))
+        told = () if self.mixture is None else (routing,)
+        return split_tokens(self.mlp(x, *told))

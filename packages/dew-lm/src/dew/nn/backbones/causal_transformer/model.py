@@ -29,6 +29,7 @@ from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_
 from dew.nn.dense import Dense
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
+from dew.nn.moe.routes import RouterRows
 from dew.nn.norms import RMSNorm
 from dew.nn.pipeline import active_stages
 from dew.nn.rotary import rotary_table
@@ -211,6 +212,7 @@ class CausalTransformer(nn.Module):
         train: bool = False,
         positions: Int[Array, "B S"] | None = None,
         segment_ids: Int[Array, "B S"] | None = None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B S E"]:
         """The states after the final norm.
 
@@ -219,6 +221,7 @@ class CausalTransformer(nn.Module):
             train: gates dropout, of which this decoder has none: both values compute the same.
             positions: of each token, for the rotation; None counts from 0 in every row.
             segment_ids: the document of each token; a token sees its own document alone.
+            routing: what the routers of a mixture are told about the tokens, with the routes of every layer.
 
         Raises:
             ValueError: rows longer than `max_seq_len`, or that a sequence axis does not cut evenly.
@@ -236,14 +239,20 @@ class CausalTransformer(nn.Module):
         angles = rotary_table(positions, self.head_width, self.rope_theta)
         stages = 1 if self.is_initializing() else active_stages()
         if stages > 1:
-            return self.norm(self._through_stages(self.embed_tokens(tokens), angles, segment_ids, stages))
+            x = self._through_stages(self.embed_tokens(tokens), angles, segment_ids, routing, stages)
+            return self.norm(x)
         x = split_lookup(self.embed_tokens(split_tokens(tokens)))
-        for layer in self.layers:
-            x = layer(x, angles, segment_ids)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, angles, segment_ids, None if routing is None else routing.at(index))
         return self.norm(x)
 
     def _through_stages(
-        self, x: jax.Array, angles: Angles, segment_ids: jax.Array | None, stages: int
+        self,
+        x: jax.Array,
+        angles: Angles,
+        segment_ids: jax.Array | None,
+        routing: RouterRows | None,
+        stages: int,
     ) -> jax.Array:
         """The layers over pipeline stages; what they sow stands where each alone would put it."""
         scope = self.scope
@@ -256,6 +265,7 @@ class CausalTransformer(nn.Module):
             x=x,
             angles=angles,
             segment_ids=segment_ids,
+            routing=routing,
             sown=sown_collections(scope.mutable, self.variables),
         )
         for collection, layers in reports.items():
