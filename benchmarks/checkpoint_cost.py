@@ -34,6 +34,19 @@ def trainer(width: int) -> Trainer:
     return Trainer(LMObjective(model, 128), optax.adamw(1e-3), key=jax.random.key(0))
 
 
+def drawn(state: Any) -> Any:
+    """`state` with every float drawn at random."""
+    leaves, structure = jax.tree.flatten(state)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+
+    def draw(leaf: jax.Array, key: jax.Array) -> jax.Array:
+        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            return leaf
+        return jax.device_put(jax.random.normal(key, leaf.shape, leaf.dtype), leaf.sharding)
+
+    return jax.tree.unflatten(structure, map(draw, leaves, keys))
+
+
 def arrays(state: Any) -> list[np.ndarray]:
     """Every leaf on the host, the key as its words."""
     plain = jax.tree.map(

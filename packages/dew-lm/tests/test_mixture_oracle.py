@@ -23,9 +23,7 @@ SPEC.loader.exec_module(golden)
 
 FOUR = Mixture(num_experts=4, top_k=2)
 EIGHT = Mixture(num_experts=8, top_k=3, scale=1.7, shared=SharedExpert(intermediate_size=12))
-SIGMOID = replace(
-    EIGHT, scores="sigmoid", bias=True, groups=ExpertGroups(count=4, keep=2, rank="best_two")
-)
+SIGMOID = replace(EIGHT, scores="sigmoid", bias=True, groups=ExpertGroups(count=4, keep=2, rank="best_two"))
 CASES = {
     "mixtral": FOUR,
     "qwen2_moe": replace(FOUR, normalize=False, shared=SharedExpert(intermediate_size=5, gated=True)),

@@ -28,7 +28,7 @@ def log_partition(
     *,
     softcap: float | None = None,
     interpret: bool | None = None,
-) -> Float[Array, "T"]:
+) -> Float[Array, " T"]:
     """`log sum_v exp(logit_v)` of every token, float32, with `logit = hidden @ weight`.
 
     The kernel is written for a TPU, whose grid runs in order; elsewhere the same tiles are a loop of XLA.
@@ -94,7 +94,7 @@ def _tile(
 
 def looped(
     hidden: Float[Array, "T D"], weight: Float[Array, "D V"], softcap: float | None
-) -> Float[Array, "T"]:
+) -> Float[Array, " T"]:
     """The same by a loop over tiles of the vocabulary, of which the gradient recomputes each."""
     width, vocabulary = weight.shape
     columns = min(COLUMNS, vocabulary)

@@ -45,7 +45,7 @@ class LabelEncoder:
         """Every class."""
         return self.classes
 
-    def tokenize(self, captions: Sequence[str], /) -> Int[np.ndarray, "B"]:
+    def tokenize(self, captions: Sequence[str], /) -> Int[np.ndarray, " B"]:
         """The label of every name; the empty name is no class.
 
         Raises:
@@ -53,7 +53,7 @@ class LabelEncoder:
         """
         return np.asarray([self._label(caption) for caption in captions], np.int32)
 
-    def encode(self, params: Mapping[str, Any], tokens: Int[Array, "B"], /) -> Float[Array, "B K1"]:
+    def encode(self, params: Mapping[str, Any], tokens: Int[Array, " B"], /) -> Float[Array, "B K1"]:
         """Unit vectors; a label outside the classes gives zeros."""
         return jax.nn.one_hot(jnp.asarray(tokens), len(self.classes) + 1, dtype=jnp.float32)
 

@@ -20,7 +20,7 @@ LONGEST_PERIOD = 10000.0
 """Over 2 pi, the longest period among them."""
 
 
-def sinusoid(level: Float[Array, "B"], width: int = SINUSOID) -> Float[Array, "B W"]:
+def sinusoid(level: Float[Array, " B"], width: int = SINUSOID) -> Float[Array, "B W"]:
     """Cosines, then sines, of `level * 10000^(-2i / width)` for i below `width / 2`, in float32.
 
     Args:
@@ -57,7 +57,7 @@ class Conditioning(nn.Module):
 
     @nn.compact
     def __call__(
-        self, level: Float[Array, "B"], textcontext: Float[Array, "B C"] | None
+        self, level: Float[Array, " B"], textcontext: Float[Array, "B C"] | None
     ) -> Float[Array, "B D"]:
         """Embed.
 

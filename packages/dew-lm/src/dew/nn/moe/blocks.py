@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dew.nn.mlp import GATES, Activation, squared_relu
+from dew.nn.mlp import GATES, PLAIN, Activation
 from dew.nn.moe.choice import Choice
 from dew.nn.moe.config import ClampedGate
 
@@ -126,7 +126,7 @@ def _through(tokens: jax.Array, bank: Bank, pairs: Pairs, blocks: Blocks) -> jax
     if "gate_proj" in bank:
         hidden = _gated(projected(tokens, "gate_proj"), hidden, blocks)
     else:
-        hidden = squared_relu(hidden)
+        hidden = PLAIN[blocks.activation](hidden)
     return projected(hidden, "down_proj")
 
 

@@ -39,10 +39,9 @@ def best_experts(
 
     Without bias and groups the logits decide, which rank as the scores do and do not saturate.
     """
-    if bias is None and mixture.groups is None:
-        ranked = logits
-    else:
-        ranked = scores if bias is None else scores + bias
+    ranked = logits if mixture.groups is None else scores
+    if bias is not None:
+        ranked = scores + bias
     if mixture.groups is not None:
         ranked = within_best_groups(ranked, mixture.groups)
     return jax.lax.top_k(jax.lax.stop_gradient(ranked), mixture.top_k)[1]

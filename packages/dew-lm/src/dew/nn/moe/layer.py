@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from dew.nn.dense import fan_in_normal
 from dew.nn.expert_rows import over_expert_groups
-from dew.nn.mlp import Activation, FeedForward
+from dew.nn.mlp import PLAIN, Activation, FeedForward
 from dew.nn.moe.blocks import Bank, Blocks, mixed
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.router import Router
@@ -77,7 +77,7 @@ class MixtureOfExperts(nn.Module):
 
     def _bank(self, model_width: int) -> Bank:
         experts, width = self.mixture.num_experts, self.width
-        gated = self.mixture.gate is not None or self.activation != "relu2"
+        gated = self.mixture.gate is not None or self.activation not in PLAIN
         names = ("gate_proj", "up_proj") if gated else ("up_proj",)
         inner = named_axes(expert_normal(1.0), "expert", "embed", "mlp")
         outer = named_axes(expert_normal(self.output_gain), "expert", "mlp", "embed")

@@ -86,7 +86,7 @@ class UNet(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B H W C"],
-        noise_level: Float[Array, "B"],
+        noise_level: Float[Array, " B"],
         textcontext: Float[Array, "B D"] | None = None,
         *,
         train: bool = False,

@@ -43,7 +43,7 @@ def layers_over_stages(
         view: which subtrees these are.
         stages: of the pipeline.
         x: [B, T, E].
-        angles: of the rotation.
+        angles: rotary tables.
         segment_ids: [B, T] or None.
         routing: what routers are told, with the routes of every layer; or None.
         sown: collections the layers report into; what they sow has a row in front for each row of `x`.
@@ -62,14 +62,20 @@ def layers_over_stages(
         reports: list[Any] = []
         for index, ((layer, stored), wide) in enumerate(zip(run, bank, strict=True)):
             own = like(wide, stored)
-            inputs = x, given["angles"], given["segment_ids"], None if told is None else told.at(first + index)
+            inputs = (
+                x,
+                given["angles"],
+                given["segment_ids"],
+                None if told is None else told.at(first + index),
+            )
             x, report = layer.apply(own, *inputs, mutable=list(sown))
             reports.append(report)
         return x, reports
 
     rows: dict[str, Any] = {"segment_ids": segment_ids, "routing": routing}
     shared: dict[str, Any] = {}
-    (shared if angles[0].shape[0] == 1 else rows)["angles"] = angles
+    tables = jax.tree.leaves(angles)
+    (rows if tables and tables[0].shape[0] > 1 else shared)["angles"] = angles
     x, reports = through_stages(stage, bank, x, rows, shared)
     found: Reports = {name: {} for name in sown}
     for index, name in enumerate(view.names):
