@@ -117,7 +117,7 @@ def reference(case: str) -> dict[str, np.ndarray]:
     module, config_class, fields = CASES[case]
     family, name = module.split(".")
     config = getattr(transformers, config_class)(**SIZES, **fields)
-    config._experts_implementation = "eager"  # noqa: SLF001 - what a model's constructor would set
+    config._experts_implementation = "eager"
     block = getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
     built = block(config).double()
     if case == "gpt_oss":

@@ -1,4 +1,4 @@
-"""Mixtures of experts against transformers' modules: outputs and every gradient, from a golden file and live."""
+"""Mixtures of experts against transformers' modules: outputs and gradients, from a golden file and live."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ type Bank = Mapping[str, jax.Array]
 also `up_proj_bias`, `gate_proj_bias` [G, F] and `down_proj_bias` [G, D]."""
 
 type GroupedProduct = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""`(rows [P, D], weights [G, D, F], sizes [G]) -> [P, F]`: rows sorted by group times their group's weight."""
+"""`(rows [P, D], weights [G, D, F], sizes [G]) -> [P, F]`: sorted rows times the weight of their group."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class SharedExpert:
 
 @dataclass(frozen=True, kw_only=True)
 class ClampedGate:
-    """GPT-OSS's gated activation: `(u + 1) g sigmoid(alpha g)`, with g at most `limit` and u in [-limit, limit].
+    """GPT-OSS's gated activation: `(u + 1) g sigmoid(alpha g)`, with `g <= limit` and `|u| <= limit`.
 
     Attributes:
         alpha: slope of the sigmoid.

@@ -194,7 +194,7 @@ class LMObjective(TokenScorer):
         return self.router_terms.statistics(stats, scores.routing, self._top_k), aux
 
     def reduce_loss(self, stats: Mean | LMStatistics) -> tuple[jax.Array, jax.Array]:
-        """The loss and whether anything counts: targets, or positions that routers count where a term reads them."""
+        """The loss and whether anything counts: targets, or what routers count where a term reads it."""
         if isinstance(stats, LMStatistics):
             return self.router_terms.reduced(stats, self._top_k)
         return super().reduce_loss(stats)

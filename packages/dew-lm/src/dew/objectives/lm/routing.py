@@ -4,8 +4,8 @@ Dimensions: L routers, B rows, E experts, K of them a token, T counted positions
 no padding. With f_e the share of the choices that fell on expert e and P_e the mean share of its scores, a
 balance term is `E sum_e f_e P_e`, formed over a row (arXiv 2405.04434, equation 23) or over a step (arXiv
 2101.03961, equation 4), and the z-loss is the mean of `log^2 sum_e exp(z_e)` (arXiv 2202.08906, equation 5).
-Every term is summed over the routers and has its own mass, so that no token count rescales it. Uniform routing
-makes each balance term 1.
+Every term is summed over the routers and has its own mass, so that no token count rescales it. Uniform
+routing makes each balance term 1.
 """
 
 from __future__ import annotations
