@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from dew.config import ModelConfig
-from dew.nn.moe import ClampedGate, ExpertGroups, Mixture, MixtureOfExperts, SharedExpert
+from dew.nn.moe import (
+    ClampedGate,
+    ExpertGroups,
+    Mixture,
+    MixtureOfExperts,
+    RouterRows,
+    Routes,
+    SharedExpert,
+)
 from dew.nn.sharding import unboxed
 
 FOUR = Mixture(num_experts=4, top_k=2)
@@ -227,3 +235,46 @@ def test_mixtures_that_cannot_be_are_refused(fields, named):
 def test_parts_that_do_not_fit_are_refused(make, named):
     with pytest.raises(ValueError, match=named):
         make()
+
+
+def drawn_routes(mixture, shape):
+    """K different experts for every token, drawn, and which tokens they replace the router's for."""
+    draw = np.random.default_rng(5)
+    experts = np.argsort(draw.random((*shape, mixture.num_experts)), axis=-1)[..., : mixture.top_k]
+    return experts, draw.random(shape) < 0.6
+
+
+@pytest.mark.parametrize("variant", ["mixtral", "deepseek_v3", "gpt_oss", "llama4"])
+def test_covered_tokens_go_where_the_record_says_with_the_weights_of_today(variant):
+    layer, variables, x = drawn(VARIANTS[variant])
+    experts, covered = drawn_routes(layer.mixture, x.shape[:2])
+    found = layer.apply(variables, x, RouterRows(routes=Routes(experts, covered)))
+    follows = np.where(covered[..., None], expected(layer.mixture, variables, x, routes=experts), 0)
+    chooses = np.where(covered[..., None], 0, expected(layer.mixture, variables, x))
+    np.testing.assert_allclose(found, follows + chooses, atol=TOLERANCE, rtol=0)
+
+
+def test_a_record_without_a_mask_covers_every_token():
+    layer, variables, x = drawn(FOUR)
+    experts, _ = drawn_routes(FOUR, x.shape[:2])
+    found = layer.apply(variables, x, RouterRows(routes=Routes(experts)))
+    np.testing.assert_allclose(found, expected(FOUR, variables, x, routes=experts), atol=TOLERANCE, rtol=0)
+
+
+def test_the_router_learns_the_weights_of_replayed_experts_alone():
+    layer, variables, x = drawn(FOUR)
+    own = x.astype(np.float64) @ variables["params"]["gate"]["kernel"].astype(np.float64)
+    experts = np.argsort(own, axis=-1)[:1, :1, :2]
+    routes = RouterRows(routes=Routes(experts))
+    gradient = jax.grad(lambda v: layer.apply(v, x[:1, :1], routes).sum())(variables)
+    by_expert = np.abs(gradient["params"]["gate"]["kernel"]).max(0)
+    np.testing.assert_array_equal(by_expert > 0, np.isin(np.arange(4), experts))
+
+
+@pytest.mark.parametrize("experts", [[1, 1], [-1, 0], [0, 4]])
+def test_a_record_that_names_no_different_experts_gives_no_number(experts):
+    layer, variables, x = drawn(FOUR)
+    record, covered = np.zeros((*x.shape[:2], 2), np.int32), np.zeros(x.shape[:2], bool)
+    record[1, 2], covered[1, 2] = experts, True
+    found = layer.apply(variables, x, RouterRows(routes=Routes(record, covered)))
+    np.testing.assert_array_equal(np.isnan(found).any(-1), covered)
