@@ -14,7 +14,7 @@ Dimensions: B rows, T queries, S keys, H query heads, K key heads, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +119,7 @@ def splash_attention(
             mixed = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, splash.SegmentIds(*ids), sinks=sinks))(
                 query, key, value, documents
             )
-        return jnp.swapaxes(mixed, 1, 2)
+        return jnp.swapaxes(cast("jax.Array", mixed), 1, 2)
 
     mixed = on_own_rows(device, operands)
     if causal or window is not None or "query_segment_ids" not in operands:
@@ -159,7 +159,8 @@ def flash_attention(
         shape = (*query.shape[:2], queries, keys)
         bias = jnp.where(jnp.broadcast_to(held["mask"], shape), 0.0, FORBIDDEN).astype(jnp.float32)
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, more_queries), (0, more_keys)), constant_values=FORBIDDEN)
-        sizes = BlockSizes.get_default(*query.shape[:3], key.shape[2], query.shape[3])
+        rows, heads, length, _ = query.shape
+        sizes = BlockSizes.get_default(rows, heads, length, key.shape[2], width)
         mixed = flash(query, key, value, bias, sm_scale=scale, block_sizes=sizes)
         return jnp.swapaxes(mixed, 1, 2)[:, :queries, :, : held["value"].shape[-1]]
 
