@@ -229,19 +229,27 @@ class LMObjective(TokenScorer):
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
     ) -> tuple[Mean, Aux[Variables], Prediction]:
-        """The loss with the whole [B, S, V] logits and the weights behind it.
+        """The loss with the whole [B, S, V] logits, the weights and the output states of `layers` behind it.
 
         Raises:
-            ValueError: `layers` is not empty; layer outputs are not supported yet. Or the run adds router
-                terms to its loss, which have masses of their own and no share in a token's.
+            ValueError: the run adds router terms to its loss, which have masses of their own and no share in
+                a token's; or `layers` names one that the model does not have.
         """
         if self.router_terms.in_loss:
             raise ValueError(
                 "predict scores tokens, and aux_loss_alpha and router_z_loss are no token's loss; "
                 "unset them, and balance with balance_rate instead"
             )
-        refuse_unbuilt("LMObjective.predict", layers=tuple(layers))
-        scores = self._batch_scores(params, batch, step, train=train)
+        balanced = train and self.router_terms.balance_rate is not None
+        scores = self._batch_scores(
+            params,
+            batch,
+            step,
+            train=train,
+            routing=balanced,
+            qk_stats=train and self.qk_stats,
+            layers=layers,
+        )
         logits = head_logits(
             scores.hidden,
             self.model.head_weight(thaw(params)),
@@ -249,7 +257,12 @@ class LMObjective(TokenScorer):
             precision=self.model.precision,
         )
         stats, aux = self._statistics(scores)
-        return stats, aux, Prediction(logits=logits, losses=self._terms(scores), weights=scores.weights)
+        if scores.routing is not None:
+            aux = replace(aux, effects=counted(scores.routing))
+        prediction = Prediction(
+            logits=logits, losses=self._terms(scores), weights=scores.weights, hidden=scores.layers
+        )
+        return stats, aux, prediction
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts:
         """The `TokenScores` of the whole batch, with the average's weights where there is one."""
@@ -318,6 +331,7 @@ class LMObjective(TokenScorer):
         train: bool,
         routing: bool = False,
         qk_stats: bool = False,
+        layers: Sequence[int] = (),
     ) -> Scores:
         tokens = batch[TEXT_KEY]
         if tokens.shape[1] != self.seq_len + 1:
@@ -334,6 +348,7 @@ class LMObjective(TokenScorer):
             positions=batch.get(POSITIONS_KEY),
             routing=routing,
             qk_stats=qk_stats,
+            layers=layers,
         )
 
     def _terms(self, scores: Scores) -> jax.Array:

@@ -19,36 +19,47 @@ type Record = tuple[Int[Array, "B S1 L K"], Bool[Array, "B S1"] | None]
 """The experts of every id, and which ids the record covers; None for all."""
 
 
-def router_rows(
+def router_arguments(
     model: Decoder,
     tokens: Int[Array, "B S1"],
     *,
     pad_id: int | None,
     segment_ids: Int[Array, "B S1"] | None,
+    routing: bool,
     routes: Record | None,
-) -> RouterRows:
-    """What the routers are told about the ids a model reads, the first S of each row.
+) -> dict[str, RouterRows]:
+    """What `hidden_states` gets for the routers of the ids it reads, the first S of each row.
 
     An id is counted where it is neither `pad_id` nor of segment 0.
 
     Args:
-        model: has a mixture of experts.
+        model: scores the ids.
         tokens: [B, S + 1].
         pad_id: of padding, or None.
         segment_ids: [B, S + 1] or None.
+        routing: whether the routers' loads are asked for.
         routes: experts to replay, aligned with `tokens`, or None.
 
+    Returns:
+        Nothing where neither loads nor a record are asked for.
+
     Raises:
-        ValueError: a record of another shape or type than the ids and the model need.
+        ValueError: the model has no experts, or a record of another shape or type than it and the ids need.
     """
+    if not routing and routes is None:
+        return {}
+    if getattr(model, "mixture", None) is None:
+        named = "routing=True" if routing else "routes"
+        raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
     counted = None if pad_id is None else tokens[:, :-1] != pad_id
     if segment_ids is not None:
         inside = segment_ids[:, :-1] != 0
         counted = inside if counted is None else counted & inside
     if routes is None:
-        return RouterRows(counted)
+        return {"routing": RouterRows(counted)}
     experts, covered = checked_record(model, tokens, routes)
-    return RouterRows(counted, Routes(experts[:, :-1], None if covered is None else covered[:, :-1]))
+    replayed = Routes(experts[:, :-1], None if covered is None else covered[:, :-1])
+    return {"routing": RouterRows(counted, replayed)}
 
 
 def checked_record(model: Decoder, tokens: Int[Array, "B S1"], routes: Record) -> Record:

@@ -16,10 +16,12 @@ from dew.nn.tokens import merged, parted
 from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
 from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
+from dew.objectives.lm.layers import INTERMEDIATES, captured, capturing, check_layers
 from dew.objectives.lm.logits import QK, logits_of
-from dew.objectives.lm.replay import Record, router_rows
+from dew.objectives.lm.replay import Record, router_arguments
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
+from dew.objectives.lm.support import support_log_probs
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.telemetry.cost import StepCost
 
@@ -73,33 +75,31 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             positions: [B, S + 1], for the rotation; None counts from each row's start.
             routing: report every router's load over the ids that are neither `pad_id` nor of segment 0.
             qk_stats: report the largest attention logit of every head.
+            layers: whose output states to keep, by index.
             routes: the experts of every id, [B, S + 1, layers, top_k], and the ids they are known for,
                 [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
                 that the routers give them now, and the others where the routers send them; see
                 `dew.nn.moe.Routes`.
-            depths, roles, indexer, layers: not supported yet.
+            depths, roles, indexer: not supported yet.
 
         Raises:
             ValueError: an argument that is not supported yet, `routing` or `routes` of a model without
-                experts, `routes` of another shape or type, or `qk_stats` of a model that reports no logits.
+                experts, `routes` of another shape or type, `qk_stats` of a model that reports no logits, or
+                `layers` that the model does not have or that a mesh with stages spreads over devices.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
             depths=depths,
             roles=roles,
             indexer=indexer or None,
-            layers=tuple(layers),
         )
-        told: dict[str, Any] = {}
-        if routing or routes is not None:
-            if getattr(self.model, "mixture", None) is None:
-                named = "routing=True" if routing else "routes"
-                raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
-            told["routing"] = router_rows(
-                self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routes=routes
-            )
+        check_layers(self.model, layers)
+        told = router_arguments(
+            self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routing=routing, routes=routes
+        )
         variables = thaw(params)
-        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats)) if asked]
+        asked = ((ROUTING, routing), (QK, qk_stats), (INTERMEDIATES, bool(layers)))
+        opened = [name for name, wanted in asked if wanted]
         result: Any = self.model.apply(
             variables,
             tokens[:, :-1],
@@ -110,13 +110,15 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             method="hidden_states",
             **told,
             mutable=opened or False,
+            capture_intermediates=capturing(layers) if layers else False,
         )
         hidden, sown = result if opened else (result, {})
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
         weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
         loads = loads_of(sown) if routing else None
         logits = logits_of(sown) if qk_stats else None
-        return Scores(losses, weights, correct, hidden, log_partition, loads, logits)
+        states = captured(sown, layers)
+        return Scores(losses, weights, correct, hidden, log_partition, loads, logits, states)
 
     def per_token_log_probs(
         self,
@@ -156,16 +158,31 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             params: the complete variables.
             scores: `token_scores` of the same `tokens`.
             tokens: [B, S + 1].
-            support: not supported yet.
+            support: for samplers that filtered, the ids they kept and for each the column of `tokens` it was
+                kept for, [B, C] both; a target with entries is renormalized over them
+                (`dew.objectives.lm.support`). None leaves the whole vocabulary.
             temperature: divides the capped logits.
 
         Raises:
-            ValueError: `support` is given, or a temperature that is not positive.
+            ValueError: a `support` of other shapes, or a temperature that is not positive.
         """
-        refuse_unbuilt("LMObjective.sampled_log_probs", support=support)
-        if temperature == 1.0:
-            return -scores.losses
-        return -self._head(thaw(params), scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+        variables = thaw(params)
+        unfiltered = -scores.losses
+        if temperature != 1.0:
+            unfiltered = -self._head(variables, scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+        if support is None:
+            return unfiltered
+        return support_log_probs(
+            (scores.log_partition - scores.losses) / temperature,
+            scores.hidden,
+            self.model.head_weight(variables),
+            tokens,
+            support,
+            unfiltered=unfiltered,
+            softcap=self.model.final_logit_softcap,
+            temperature=temperature,
+            precision=self.model.precision,
+        )
 
     def rows_cost(self, rows: int, width: int, *, trained: int, scored: int = 0) -> StepCost | None:
         """Model FLOPs of passes over `rows` of `width` ids.

@@ -32,6 +32,7 @@ class Scores:
         log_partition: [B, S] log of the sum of the exponentials of the logits.
         routing: the load of every router by the path of its module, or None if not asked for.
         qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
+        layers: [B, S, D] the output states of the layers that were asked for, in that order.
     """
 
     losses: jax.Array
@@ -41,6 +42,7 @@ class Scores:
     log_partition: jax.Array
     routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
     qk_stats: Variables | None = None
+    layers: tuple[jax.Array, ...] = ()
 
 
 def target_weights(

@@ -11,8 +11,6 @@ UNBUILT: Mapping[str, tuple[Any, str]] = {
     "loss_role": (None, "conversation data"),
     "roles": (None, "conversation data"),
     "indexer": (None, "a sparse-attention indexer"),
-    "layers": ((), "feature distillation"),
-    "support": (None, "rollouts with a filtered vocabulary"),
 }
 """Argument -> the value that works, and the part of Dew that any other belongs to."""
 
