@@ -19,47 +19,44 @@ type Record = tuple[Int[Array, "B S1 L K"], Bool[Array, "B S1"] | None]
 """The experts of every id, and which ids the record covers; None for all."""
 
 
-def router_arguments(
+def router_rows(
     model: Decoder,
     tokens: Int[Array, "B S1"],
     *,
     pad_id: int | None,
     segment_ids: Int[Array, "B S1"] | None,
-    routing: bool,
     routes: Record | None,
-) -> dict[str, RouterRows]:
-    """What `hidden_states` gets for the routers of the ids it reads, the first S of each row.
+) -> RouterRows:
+    """What the routers are told about the ids a model reads, the first S of each row.
 
     An id is counted where it is neither `pad_id` nor of segment 0.
 
     Args:
-        model: scores the ids.
+        model: has a mixture of experts.
         tokens: [B, S + 1].
         pad_id: of padding, or None.
         segment_ids: [B, S + 1] or None.
-        routing: whether the routers' loads are asked for.
         routes: experts to replay, aligned with `tokens`, or None.
 
-    Returns:
-        Nothing where neither loads nor a record are asked for.
-
     Raises:
-        ValueError: the model has no experts, or a record of another shape or type than it and the ids need.
+        ValueError: a record of another shape or type than the ids and the model need.
     """
-    if not routing and routes is None:
-        return {}
-    if getattr(model, "mixture", None) is None:
-        named = "routing=True" if routing else "routes"
-        raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
-    counted = None if pad_id is None else tokens[:, :-1] != pad_id
-    if segment_ids is not None:
-        inside = segment_ids[:, :-1] != 0
-        counted = inside if counted is None else counted & inside
+    counted = counted_ids(tokens, pad_id=pad_id, segment_ids=segment_ids)
     if routes is None:
-        return {"routing": RouterRows(counted)}
+        return RouterRows(counted)
     experts, covered = checked_record(model, tokens, routes)
-    replayed = Routes(experts[:, :-1], None if covered is None else covered[:, :-1])
-    return {"routing": RouterRows(counted, replayed)}
+    return RouterRows(counted, Routes(experts[:, :-1], None if covered is None else covered[:, :-1]))
+
+
+def counted_ids(
+    tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
+) -> Bool[Array, "B S"] | None:
+    """Which of the ids a model reads hold a token: neither `pad_id` nor of segment 0. None for all of them."""
+    counted = None if pad_id is None else tokens[:, :-1] != pad_id
+    if segment_ids is None:
+        return counted
+    inside = segment_ids[:, :-1] != 0
+    return inside if counted is None else counted & inside
 
 
 def checked_record(model: Decoder, tokens: Int[Array, "B S1"], routes: Record) -> Record:

@@ -18,7 +18,7 @@ from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
 from dew.objectives.lm.layers import INTERMEDIATES, captured, capturing, check_layers
 from dew.objectives.lm.logits import QK, logits_of
-from dew.objectives.lm.replay import Record, router_arguments
+from dew.objectives.lm.replay import Record, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.support import support_log_probs
@@ -94,9 +94,14 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             indexer=indexer or None,
         )
         check_layers(self.model, layers)
-        told = router_arguments(
-            self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routing=routing, routes=routes
-        )
+        told: dict[str, Any] = {}
+        if routing or routes is not None:
+            if getattr(self.model, "mixture", None) is None:
+                named = "routing=True" if routing else "routes"
+                raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
+            told["routing"] = router_rows(
+                self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routes=routes
+            )
         variables = thaw(params)
         asked = ((ROUTING, routing), (QK, qk_stats), (INTERMEDIATES, bool(layers)))
         opened = [name for name, wanted in asked if wanted]
