@@ -2,7 +2,8 @@
 
     uv run --group oracle python tools/make_family_golden.py
 
-writes packages/dew-lm/tests/golden/families.json and families.npz. Weights are not stored: `draw` makes them
+writes packages/dew-lm/tests/golden/families.json and families.npz, and expert_families of those with experts;
+with one of the two names, that one alone. Weights are not stored: `draw` makes them
 from their names. Of the logits four positions are kept, of a gradient its norm and its product with a fixed
 direction. The floor is the largest difference between float32 and float64 in transformers itself; that of
 gradients is the worst tensor's, relative to its largest entry.
@@ -65,10 +66,34 @@ def torch_model(case: Case, **altered: Any) -> Any:
 
     config = getattr(transformers, case.config)(**{**case.fields, **altered})
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    if case.experts:
+        return _drawn_by_file(case, model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(draw(case, name, tuple(parameter.shape))))
     return model
+
+
+def _drawn_by_file(case: Case, model: Any) -> Any:
+    """`model` with weights drawn under the names of its saved file."""
+    import transformers
+    from safetensors.numpy import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        shapes = {name: value.shape for name, value in in_a_file(model, folder).items()}
+        drawn = {name: draw(case, name, shape) for name, shape in shapes.items()}
+        save_file(drawn, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype="float32", attn_implementation="eager", experts_implementation="eager"
+        ).eval()
+
+
+def in_a_file(model: Any, folder: str) -> dict[str, np.ndarray]:
+    """The tensors that transformers saves of `model`, in `folder`."""
+    from safetensors.numpy import load_file
+
+    model.save_pretrained(folder)
+    return load_file(Path(folder) / "model.safetensors")
 
 
 def torch_logits(model: Any, case: Case) -> np.ndarray:
@@ -103,15 +128,26 @@ def floors(case: Case) -> tuple[float, float]:
     return float(np.abs(narrow - wide).max()), worst
 
 
-def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
-    """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
-    from safetensors.numpy import load_file
+def saved_gradients(model: Any) -> dict[str, np.ndarray]:
+    """The gradients of `model` as the tensors of its saved file; zeros for buffers, which have none."""
+    import torch
 
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        for buffer in model.buffers():
+            buffer.zero_()
+        for parameter in model.parameters():
+            parameter.copy_(parameter.grad)
+        return in_a_file(model, folder)
+
+
+def as_saved(case: Case, gradients: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
     model = torch_model(case)
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        files = load_file(Path(folder) / "model.safetensors")
+        files = in_a_file(model, folder)
         config = json.loads((Path(folder) / "config.json").read_text())
+    if case.experts:
+        return config, {name: name for name in gradients}
     values = {name: value.detach().numpy() for name, value in model.named_parameters()}
     names = {
         name: next(own for own, held in values.items() if np.array_equal(held, value))
@@ -125,8 +161,10 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
     model = torch_model(case).double()
     logits, gradients = evaluated(model, case)
     floor, gradient_floor = floors(case)
+    if case.experts:
+        gradients = saved_gradients(model)
     shapes = {name: list(value.shape) for name, value in gradients.items()}
-    config, names = as_saved(case)
+    config, names = as_saved(case, gradients)
     kept = {
         "config": config,
         "tensors": {name: shapes[own] for name, own in names.items()},
@@ -142,20 +180,23 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     import torch
     import transformers
 
     torch.set_num_threads(1)
-    cases: dict[str, Any] = {}
-    logits: dict[str, np.ndarray] = {}
-    for name, case in CASES.items():
-        cases[name], logits[name] = record(case)
-        print(f"{name:22} floor {cases[name]['floor']:.1e}  gradients {cases[name]['gradient_floor']:.1e}")
     head = {"command": COMMAND, "torch": torch.__version__, "transformers": transformers.__version__}
-    text = json.dumps({**head, "cases": cases}, separators=(",", ":"))
-    (GOLDEN / "families.json").write_text(text + "\n")
-    np.savez_compressed(GOLDEN / "families.npz", **logits)
+    for stem in sys.argv[1:] or ("families", "expert_families"):
+        cases: dict[str, Any] = {}
+        logits: dict[str, np.ndarray] = {}
+        for name, case in CASES.items():
+            if case.experts == (stem == "expert_families"):
+                cases[name], logits[name] = record(case)
+                kept = cases[name]
+                print(f"{name:22} floor {kept['floor']:.1e}  gradients {kept['gradient_floor']:.1e}")
+        text = json.dumps({**head, "cases": cases}, separators=(",", ":"))
+        (GOLDEN / f"{stem}.json").write_text(text + "\n")
+        np.savez_compressed(GOLDEN / f"{stem}.npz", **logits)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ Nothing is passed over: a field of a file is read, known to change nothing, or r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from dew.interop.decoders.family import REQUIRED, WITHOUT_EFFECT, Family, Field
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
+from dew.nn.moe.config import Mixture
 
 RECORDS = {"rotary": Rotary, "bias": Biases, "scales": Scales}
 NUMERICS = ("dtype", "param_dtype", "precision", "attention_impl", "remat", "parent", "name")
@@ -79,6 +80,7 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
         values |= {f"{name}.{each.name}": getattr(record, each.name) for each in fields(record)}
     values["rotary.layers"] = tuple(turned and model.rotary.at(layer) for layer in range(model.num_layers))
     values["scales.attention"] = model.scales.of_scores(model.head_width, 0)
+    values["mixture"] = _spelled_out(model)
     return values
 
 
@@ -134,6 +136,15 @@ def _value(model: CausalTransformer, dotted: str) -> Any:
 
 def _width(model: CausalTransformer) -> int:
     return model.intermediate_size or feed_forward_width(model.hidden_size, model.activation)
+
+
+def _spelled_out(model: CausalTransformer) -> Mixture | None:
+    """The model's mixture with its defaults."""
+    mixture = model.mixture
+    if mixture is None:
+        return None
+    layers = tuple(mixture.at(layer) for layer in range(model.num_layers))
+    return replace(mixture, intermediate_size=mixture.intermediate_size or _width(model), layers=layers)
 
 
 def _nested(own: Mapping[str, Any]) -> dict[str, Any]:
