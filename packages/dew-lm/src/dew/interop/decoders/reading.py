@@ -19,6 +19,7 @@ from flax.traverse_util import unflatten_dict
 from dew.data.text import HFTokenizer
 from dew.interop.decoders.catalogue import Layout, family_of
 from dew.interop.decoders.family import Family
+from dew.interop.decoders.mxfp4 import unpacked
 from dew.interop.decoders.resaving import json_file, save_as_read
 from dew.interop.decoders.stored import StoredTensor, stored_in
 from dew.interop.decoders.tensors import Held, held_tensors, leaf_shapes
@@ -78,7 +79,7 @@ def read_decoder(
     stored = stored_in(folder)
     if any(name.endswith(STACKED_EXPERTS) for name in stored) and family.stacked:
         family = replace(family, rows=family.stacked)
-    stored = renamed(family, stored)
+    stored = renamed(family, unpacked(stored, config.get("quantization_config")))
     first = next(iter(stored.values())).numpy_dtype if stored else np.dtype("float32")
     storage = chosen("param_dtype", param_dtype, first)
     model = model_of(family, config, dtype=chosen("dtype", dtype, first), param_dtype=storage)

@@ -25,6 +25,7 @@ from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.moe.routes import RouterRows
 from dew.nn.norms import NormKind, norm_of
 from dew.nn.rotary import Pairs, rotate
+from dew.nn.sharding import named_axes
 from dew.nn.tokens import split_tokens
 
 QK = "qk"
@@ -49,6 +50,7 @@ class LayerSpec:
     norm_kind: NormKind
     norm_eps: float
     qk_norm: bool | str
+    sinks: bool
     bias: Biases
     pairs: Pairs
     residual: float
@@ -95,6 +97,9 @@ class SelfAttention(nn.Module):
             whole = spec.qk_norm == "width"
             self.q_norm = spec.make_norm("heads" if whole else "head_dim")
             self.k_norm = spec.make_norm("kv_heads" if whole else "head_dim")
+        if spec.sinks:
+            zeros = named_axes(nn.initializers.zeros_init(), "heads")
+            self.sinks = self.param("sinks", zeros, (spec.num_heads,), spec.param_dtype)
 
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
@@ -168,6 +173,7 @@ class SelfAttention(nn.Module):
             window=self.plan.window,
             scale=self.plan.scale,
             softcap=self.spec.softcap,
+            sinks=self.sinks if self.spec.sinks else None,
             implementation=self.spec.attention_impl,
             precision=self.spec.precision,
         )
