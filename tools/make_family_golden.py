@@ -10,6 +10,7 @@ gradients is the worst tensor's, relative to its largest entry.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import tempfile
@@ -63,7 +64,8 @@ def torch_model(case: Case, **altered: Any) -> Any:
     import torch
     import transformers
 
-    config = getattr(transformers, case.config)(**{**case.fields, **altered})
+    # Configurations write into the dictionaries they are given.
+    config = getattr(transformers, case.config)(**copy.deepcopy({**case.fields, **altered}))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
