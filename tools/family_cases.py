@@ -356,7 +356,7 @@ CASES: Mapping[str, Case] = {
             sliding_window=5,
         ),
         altered=(
-            {"rope_scaling": {**LONG, "short_factor": [1.0, 1.5, 2.0, 6.0]}},
+            {"rope_scaling": {**LONG, "short_factor": [2.0, 1.5, 2.0, 3.0]}},
             {"sliding_window": 6},
         ),
     ),
@@ -569,7 +569,6 @@ CASES: Mapping[str, Case] = {
             {"num_experts_per_tok": 3},
             {"swiglu_limit": 0.6},
         ),
-        refused=({"hidden_act": TANH},),
         tokens=80,
         experts=True,
     ),

@@ -11,6 +11,7 @@ gradients is the worst tensor's, relative to its largest entry.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import tempfile
@@ -64,7 +65,8 @@ def torch_model(case: Case, **altered: Any) -> Any:
     import torch
     import transformers
 
-    config = getattr(transformers, case.config)(**{**case.fields, **altered})
+    # Configurations write into the dictionaries they are given.
+    config = getattr(transformers, case.config)(**copy.deepcopy({**case.fields, **altered}))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     if case.experts:
         return _drawn_by_file(case, model)
@@ -76,21 +78,31 @@ def torch_model(case: Case, **altered: Any) -> Any:
 
 def _drawn_by_file(case: Case, model: Any) -> Any:
     """`model` with weights drawn under the names of its saved file."""
-    import transformers
     from safetensors.numpy import save_file
 
     with tempfile.TemporaryDirectory() as folder:
         shapes = {name: value.shape for name, value in in_a_file(model, folder).items()}
         drawn = {name: draw(case, name, shape) for name, shape in shapes.items()}
         save_file(drawn, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        drawn_model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype="float32", attn_implementation="eager", experts_implementation="eager"
-        )
-    for module in drawn_model.modules():
+        return loaded(folder)[0]
+
+
+def loaded(folder: str | Path) -> tuple[Any, dict[str, Any]]:
+    """The model that transformers reads from `folder`, in float32, and what it says of the tensors."""
+    import transformers
+
+    model, told = transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        output_loading_info=True,
+        dtype="float32",
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
+    for module in model.modules():
         if hasattr(module, "limit"):
             # A constant in this version of transformers, whatever the configuration says.
-            module.limit = drawn_model.config.swiglu_limit
-    return drawn_model.eval()
+            module.limit = model.config.swiglu_limit
+    return model.eval(), told
 
 
 def in_a_file(model: Any, folder: str) -> dict[str, np.ndarray]:
@@ -145,14 +157,21 @@ def saved_gradients(model: Any) -> dict[str, np.ndarray]:
         return in_a_file(model, folder)
 
 
-def as_saved(case: Case, gradients: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, str]]:
+def by_file(case: Case, model: Any, gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The gradients of `model` under the names of its saved file; its own weights may be lost."""
+    if case.experts:
+        return saved_gradients(model)
+    return {name: gradients[own] for name, own in as_saved(case)[1].items()}
+
+
+def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
     """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
     model = torch_model(case)
     with tempfile.TemporaryDirectory() as folder:
         files = in_a_file(model, folder)
         config = json.loads((Path(folder) / "config.json").read_text())
     if case.experts:
-        return config, {name: name for name in gradients}
+        return config, {name: name for name in files}
     values = {name: value.detach().numpy() for name, value in model.named_parameters()}
     names = {
         name: next(own for own, held in values.items() if np.array_equal(held, value))
@@ -166,19 +185,16 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
     model = torch_model(case).double()
     logits, gradients = evaluated(model, case)
     floor, gradient_floor = floors(case)
-    if case.experts:
-        gradients = saved_gradients(model)
-    shapes = {name: list(value.shape) for name, value in gradients.items()}
-    config, names = as_saved(case, gradients)
+    gradients = by_file(case, model, gradients)
+    config, names = as_saved(case)
     kept = {
         "config": config,
-        "tensors": {name: shapes[own] for name, own in names.items()},
+        "tensors": {name: list(gradients[name].shape) for name in names},
         "drawn_as": {name: own for name, own in names.items() if name != own},
         "floor": float(f"{floor:.2g}"),
         "gradient_floor": float(f"{gradient_floor:.2g}"),
         "gradients": {
-            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[own])]
-            for name, own in names.items()
+            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[name])] for name in names
         },
     }
     return kept, logits[:, list(POSITIONS)].astype(np.float32)

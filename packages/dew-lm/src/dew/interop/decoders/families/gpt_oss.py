@@ -100,7 +100,7 @@ FAMILY = Family(
         *_experts("_bias", "bias"),
     ),
     always={"sinks": True},
-    off={"hidden_act": "silu"},
-    ignored=(*AUXILIARY, "initial_context_length", "quantization_config"),
+    off={},
+    ignored=(*AUXILIARY, "hidden_act", "initial_context_length", "quantization_config"),
     gated=False,
 )
