@@ -120,9 +120,7 @@ CASES: Mapping[str, Case] = {
     ),
     "llama_dynamic": Case(
         config="LlamaConfig",
-        fields=llama_like(
-            max_position_embeddings=32, rope_scaling={"rope_type": "dynamic", "factor": 4.0}
-        ),
+        fields=llama_like(max_position_embeddings=32, rope_scaling={"rope_type": "dynamic", "factor": 4.0}),
         altered=({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},),
     ),
     "llama_yarn": Case(

@@ -119,7 +119,9 @@ def spelling(case: Case) -> dict[str, str]:
     values = {name: value.detach().numpy() for name, value in model.named_parameters()}
     found: dict[str, str] = {}
     for name, value in files.items():
-        found[name] = next(own for own, held in values.items() if held.shape == value.shape and (held == value).all())
+        found[name] = next(
+            own for own, held in values.items() if held.shape == value.shape and (held == value).all()
+        )
     return found
 
 

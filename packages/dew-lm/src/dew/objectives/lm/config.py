@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("lm",), "use lm"),
-    "pretrained": ((None,), "unset it to train from the start"),
     "mtp_weight": ((None,), "unset it: there are no prediction depths yet"),
     "indexer": ((None,), "unset it: there is no sparse attention yet"),
     "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
@@ -63,6 +62,7 @@ def with_sizes(
     needed: int,
     needs: str,
     unset: int | None = None,
+    published: str | None = None,
 ) -> ModelConfig:
     """`model` with the vocabulary and the longest row written into its fields.
 
@@ -73,13 +73,20 @@ def with_sizes(
         needed: ids of the longest row.
         needs: what is so long, for the message.
         unset: `max_seq_len` where the configuration names none; None takes `needed`.
+        published: where the model was published, for the message.
 
     Raises:
         ValueError: the model's own sizes do not fit.
     """
     sizes = dict(model.config)
     vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-    if vocab != tokenizer.vocab_size:
+    # A table may have more rows than there are ids, as published ones do; every byte is an id.
+    if vocab < tokenizer.vocab_size or (name == "byte" and vocab != tokenizer.vocab_size):
+        if published is not None:
+            raise ValueError(
+                f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was trained "
+                f"on {vocab} of another; set --tokenizer to the folder of its own"
+            )
         raise ValueError(
             f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer {name!r}; "
             "leave vocab_size out of model.config"
@@ -117,7 +124,8 @@ class LMRunConfig(RunConfig):
         sample_prompt: what validation samples continue; empty continues a newline.
         sample_tokens: tokens drawn for a validation sample; 0 shows no text.
         sampling: how they are drawn; also the policy that generation from this run starts with.
-        pretrained: continue from published weights. Not supported yet.
+        pretrained: start from the decoder published in this folder. It decides the architecture, so that
+            `model.config` may hold `max_seq_len` alone; name its tokenizer in `tokenizer`.
         balance_rate: how far every update moves a mixture's routers against their load; needs a mixture with
             bias=true, and None leaves them where they are.
         aux_loss_alpha: weight of the balance loss of a mixture's experts; None adds none.
@@ -197,17 +205,21 @@ class LMRunConfig(RunConfig):
         """The objective this configuration describes.
 
         Args:
-            variables: start from this complete tree.
+            variables: start from this complete tree; None reads that of `pretrained`, where there is one.
 
         Raises:
-            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh.
-            FileNotFoundError: the tokenizer.
+            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh; a published
+                model that is not the one described here.
+            FileNotFoundError: the tokenizer or the published model.
         """
         from dew.data.text import load_tokenizer
         from dew.objectives.lm.objective import LMObjective
+        from dew.objectives.lm.published import published_variables
 
         tokenizer = load_tokenizer(self.tokenizer)
         model = self.resolved(tokenizer).model.build()
+        if variables is None and self.pretrained is not None:
+            variables = published_variables(self.pretrained, model)
         return LMObjective(
             model,
             self._seq_len(),
@@ -224,17 +236,50 @@ class LMRunConfig(RunConfig):
             token_accuracy=self.token_accuracy,
         )
 
+    def rebuilt(self) -> Self:
+        """This configuration without `pretrained`, whose fields a resolved record has."""
+        return dataclasses.replace(self, pretrained=None)
+
     def resolved(self, tokenizer: Tokenizer) -> Self:
         """This configuration with the vocabulary and the sequence length written into the model's fields.
 
+        With `pretrained` all fields of the published model are written there.
+
         Raises:
-            ValueError: the model's own values do not fit the tokenizer or the data.
+            ValueError: the model's own values do not fit the tokenizer or the data, or `pretrained` decides
+                them.
+            FileNotFoundError: the published model.
         """
         seq_len = self._seq_len()
+        model = self.model if self.pretrained is None else self._published(self.pretrained)
         model = with_sizes(
-            self.model, tokenizer, self.tokenizer, needed=seq_len, needs=f"data.seq_len={seq_len}"
+            model,
+            tokenizer,
+            self.tokenizer,
+            needed=seq_len,
+            needs=f"data.seq_len={seq_len}",
+            published=self.pretrained,
         )
         return dataclasses.replace(self, model=model)
+
+    def _published(self, source: str) -> ModelConfig:
+        """The published model; a record that has its fields already is taken as it stands."""
+        from dew.objectives.lm.published import LENGTH, published_fields
+
+        own = self.model.config
+        if "vocab_size" in own:
+            return self.model
+        if own == type(self).starting_point().model.config:
+            own = {}
+        more = sorted(own.keys() - {LENGTH})
+        if more:
+            raise ValueError(
+                f"model.config names {', '.join(more)}, and pretrained={source} decides the architecture; "
+                f"leave everything but {LENGTH} out of model.config"
+            )
+        return dataclasses.replace(
+            self.model, architecture="causal_transformer", config={**published_fields(source), **own}
+        )
 
     def _seq_len(self) -> int:
         parts = [part.data for part in self.data.parts] if isinstance(self.data, DataMixture) else [self.data]
