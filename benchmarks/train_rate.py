@@ -1,7 +1,7 @@
 """Training rate against transformers in torch: equal weights, AdamW, float32 and cores, in turns.
 
-Dew trains in this process; each torch variant is a process of its own that reads the model Dew has written for
-it, and steps when told to.
+Dew trains in this process; each torch variant is a process of its own that reads the model Dew has written
+for it, and steps when told to.
 
     uv run python benchmarks/train_rate.py --torch-python PYTHON [--model small] [--rounds 10]
         [--modes eager compiled]

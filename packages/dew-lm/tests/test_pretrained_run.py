@@ -130,7 +130,7 @@ def test_a_model_with_fewer_rows_than_the_tokenizer_has_ids_is_refused(config, p
     save_pretrained_decoder(
         small, nn.unbox(small.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))), published / "sub"
     )
-    with pytest.raises(ValueError, match="makes 12 ids, and pretrained=.* was trained on 8"):
+    with pytest.raises(ValueError, match=r"makes 12 ids, and pretrained=.* was trained on 8"):
         dataclasses.replace(config, pretrained=str(published / "sub")).resolved(
             load_tokenizer(str(published))
         )

@@ -84,8 +84,8 @@ def with_sizes(
     if vocab < tokenizer.vocab_size or (name == "byte" and vocab != tokenizer.vocab_size):
         if published is not None:
             raise ValueError(
-                f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was trained "
-                f"on {vocab} of another; set --tokenizer to the folder of its own"
+                f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was "
+                f"trained on {vocab} of another; set --tokenizer to the folder of its own"
             )
         raise ValueError(
             f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer {name!r}; "
