@@ -120,7 +120,10 @@ def run_config(folder, tmp_path, **fields):
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_it_is_tuned_resumed_and_taken_back(folder, tmp_path, kind):
-    fields = {"full": {"learning_rate": 3e-5}, "lora": {"learning_rate": 2e-3, "lora": LoRA(rank=8)}}[kind]
+    fields = {
+        "full": {"learning_rate": 3e-5},
+        "lora": {"learning_rate": 2e-3, "lora": LoRA(("self_attn/*", "mlp/*"))},
+    }[kind]
     config = run_config(folder, tmp_path, **fields)
     train(config)
     longer = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, steps=12))
