@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -102,6 +103,20 @@ def test_a_started_run_needs_the_published_folder_no_more(config, published, tmp
     jax.tree.map(np.testing.assert_array_equal, unboxed(task.variables), VARIABLES)
 
 
+def test_a_repository_is_recorded_with_its_commit(config, published, tmp_path, monkeypatch):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cache = tmp_path / "hub" / "models--someone--small"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "first").write_text(commit)
+    shutil.copytree(published, cache / "snapshots" / commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    named = dataclasses.replace(config, pretrained="someone/small@first")
+    resolved = named.resolved(load_tokenizer(str(published)))
+    assert resolved.pretrained == f"someone/small@{commit}"
+    jax.tree.map(np.testing.assert_array_equal, unboxed(named.build().held_variables()), VARIABLES)
+
+
 def test_a_longest_row_may_be_chosen(config):
     chosen = dataclasses.replace(config, model=dataclasses.replace(config.model, config={"max_seq_len": 64}))
     objective = chosen.build()
@@ -115,7 +130,7 @@ def test_a_longest_row_may_be_chosen(config):
         ({"model": {"norm_eps": 1e-6}}, "model.config names norm_eps, and pretrained="),
         ({"model": {"vocab_size": 20, "num_heads": 4}}, "model.config makes .*; the checkpoint decides"),
         ({"tokenizer": "byte"}, "set --tokenizer to the folder of its own"),
-        ({"pretrained": "nowhere"}, "pretrained=nowhere is no folder"),
+        ({"pretrained": "./nowhere"}, "nowhere is no folder"),
     ],
 )
 def test_what_contradicts_the_published_model_is_refused(config, fields, message):

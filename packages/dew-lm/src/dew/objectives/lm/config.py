@@ -124,8 +124,10 @@ class LMRunConfig(RunConfig):
         sample_prompt: what validation samples continue; empty continues a newline.
         sample_tokens: tokens drawn for a validation sample; 0 shows no text.
         sampling: how they are drawn; also the policy that generation from this run starts with.
-        pretrained: start from the decoder published in this folder. It decides the architecture, so that
-            `model.config` may hold `max_seq_len` alone; name its tokenizer in `tokenizer`.
+        pretrained: start from the decoder published in this folder, or in this repository of the Hugging Face
+            Hub, `owner/name` or `owner/name@revision`, which the record keeps with its commit. It decides the
+            architecture, so that `model.config` may hold `max_seq_len` alone; name its tokenizer in
+            `tokenizer`.
         balance_rate: how far every update moves a mixture's routers against their load; needs a mixture with
             bias=true, and None leaves them where they are.
         aux_loss_alpha: weight of the balance loss of a mixture's experts; None adds none.
@@ -260,7 +262,12 @@ class LMRunConfig(RunConfig):
             needs=f"data.seq_len={seq_len}",
             published=self.pretrained,
         )
-        return dataclasses.replace(self, model=model)
+        source = self.pretrained
+        if source is not None and "vocab_size" not in self.model.config:
+            from dew.objectives.lm.published import pinned
+
+            source = pinned(source)
+        return dataclasses.replace(self, model=model, pretrained=source)
 
     def _published(self, source: str) -> ModelConfig:
         """The published model; a record that has its fields already is taken as it stands."""

@@ -16,21 +16,36 @@ LENGTH = "max_seq_len"
 """The one field of a published model that a run may choose."""
 
 
+def pinned(source: str) -> str:
+    """`source` as a record keeps it: a folder as it stands, a repository with the commit it is at."""
+    from dew.interop.pretrained import located
+
+    name, revision = parted(source)
+    folder = located(name, revision)
+    return source if Path(source).is_dir() else f"{name}@{folder.name}"
+
+
+def parted(source: str) -> tuple[str, str | None]:
+    """A folder or a repository, and its revision: `owner/name@revision` names both."""
+    if Path(source).is_dir() or "@" not in source:
+        return source, None
+    name, _, revision = source.rpartition("@")
+    return name, revision
+
+
 def published_fields(source: str) -> dict[str, Any]:
     """What the published model is built from, as JSON, read from its description alone.
 
     Raises:
-        FileNotFoundError: no such folder, or no `config.json` in it.
+        FileNotFoundError: no such folder or repository, or no `config.json` in it.
         UnknownComponent: no installed package reads its architecture.
         ValueError: a field that the decoder does not compute.
     """
     from dew.interop.decoders.catalogue import family_of
     from dew.interop.decoders.translation import NUMERICS, model_of
-    from dew.interop.pretrained import described
+    from dew.interop.pretrained import described, located
 
-    if not Path(source).is_dir():
-        raise FileNotFoundError(f"pretrained={source} is no folder; download the model, and give its folder")
-    config, architecture = described(Path(source))
+    config, architecture = described(located(*parted(source)))
     model = model_of(family_of(architecture), config, dtype="float32", param_dtype="float32")
     return {
         field.name: encode(getattr(model, field.name), field.name)
@@ -50,7 +65,8 @@ def published_variables(source: str, model: CausalTransformer) -> Variables:
     from dew.interop import load_pretrained
     from dew.interop.decoders.translation import computed
 
-    read = load_pretrained(source, param_dtype=jnp.dtype(model.param_dtype).name)
+    name, revision = parted(source)
+    read = load_pretrained(name, revision=revision, param_dtype=jnp.dtype(model.param_dtype).name)
     theirs, ours = computed(read.model), computed(model)
     other = sorted(name for name in theirs if name != LENGTH and theirs[name] != ours[name])
     if other:
