@@ -98,7 +98,8 @@ def test_the_three_stores_give_the_same_rows(tmp_path, kind, split):
 
 def test_the_three_stores_make_the_same_plan(tmp_path):
     plans = [
-        PackingPlan.of(source(corpus(tmp_path / store, store), store), end=END, seq_len=10) for store in STORES
+        PackingPlan.of(source(corpus(tmp_path / store, store), store), end=END, seq_len=10)
+        for store in STORES
     ]
     assert len({plan.digest() for plan in plans}) == 1
 
@@ -157,7 +158,9 @@ def test_a_count_other_than_the_metas_is_refused(tmp_path):
 def test_columns_that_leave_a_choice_are_named(tmp_path):
     table = pa.table({"a": [[1, 2]], "b": [[3, 4]], "c": ["x"]})
     pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"of which a, b holds lists of integers, and data\.column is not set"):
+    with pytest.raises(
+        ValueError, match=r"of which a, b holds lists of integers, and data\.column is not set"
+    ):
         TokenWindows(path=str(tmp_path), seq_len=1).load(batch=1)
     with pytest.raises(ValueError, match=r"data\.column='c' is none of them"):
         TokenWindows(path=str(tmp_path), seq_len=1, column="c").load(batch=1)

@@ -18,7 +18,7 @@ class TokenWindows(RecordSpec):
 
     A split is one `.bin` file, ArrayRecord shards or Parquet files; the same ids give the same windows in each.
     Windows of a `.bin` file are memory-mapped, so its loader needs no workers. Ids at the end that fill no
-    window are left out; their number is logged.
+    window are left out; the description of what is loaded says how many.
 
     Attributes:
         path: the folder.
@@ -81,8 +81,8 @@ class PackedTokens(RecordSpec):
     A row holds `seq_len + 1` ids of one document or more, and no document sees another. Which documents share
     a row is decided once, by first fit in the order of the corpus (`dew.data.tokens.packing`); each epoch
     shuffles the rows. Every id but a document's first is predicted once an epoch: a document longer than a
-    row is cut into pieces that share one id, and one of a single id is left out; the counts are logged. The
-    stores are those of `TokenWindows`, and the same ids make the same plan in each.
+    row is cut into pieces that share one id, and one of a single id is left out; the description of
+    what is loaded counts both. The stores are those of `TokenWindows`, and the same ids make the same plan in each.
 
     Attributes:
         path: the folder.

@@ -72,7 +72,9 @@ def open_corpus(
     vocab_size = None if tokenize is None else _checked_vocabulary(tokenize, meta, directory)
     kinds = {each.kind for each in files.values()}
     if column is not None and kinds != {"parquet"}:
-        raise ValueError(f"data.column={column!r} is for Parquet files, and {directory} holds others; unset it")
+        raise ValueError(
+            f"data.column={column!r} is for Parquet files, and {directory} holds others; unset it"
+        )
     width = _width(directory, dtype, meta, needed=kinds != {"parquet"})
     splits = {split: _opened(each, width, column) for split, each in files.items()}
     _require_counts(directory, meta, splits)

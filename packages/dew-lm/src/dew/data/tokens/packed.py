@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 
 import grain
 import numpy as np
@@ -13,8 +13,6 @@ from dew.data.tokens.corpus import TokenCorpus
 from dew.data.tokens.packing import PackingPlan, occurs
 from dew.data.tokens.source import TokenSource, place_of, require_vocabulary
 from dew.data.tokens.windows import conversational, spread
-
-log = logging.getLogger(__name__)
 
 PADDING = 0
 """The segment of the slots behind a row's last document, and the id and position that stand there."""
@@ -28,15 +26,23 @@ class PackedRows:
         plan: which of them stand in which row.
         seq_len: predictions in a row.
         vocab_size: ids must lie below it; None checks nothing.
+        beside: further sources of the same length, by the field that a row gets from each.
     """
 
     def __init__(
-        self, source: TokenSource, plan: PackingPlan, seq_len: int, vocab_size: int | None = None
+        self,
+        source: TokenSource,
+        plan: PackingPlan,
+        seq_len: int,
+        vocab_size: int | None = None,
+        *,
+        beside: Mapping[str, TokenSource] | None = None,
     ) -> None:
         self._source = source
         self._plan = plan
         self._seq_len = seq_len
         self._vocab_size = vocab_size
+        self._beside = dict(beside or {})
 
     def __len__(self) -> int:
         return len(self._plan)
@@ -45,21 +51,24 @@ class PackedRows:
         """`text`, `text_segment_ids` and `text_positions`, each int32 [seq_len + 1].
 
         The documents of a row are segments 1, 2, ... and each counts its positions from 0. Slots behind the
-        last document hold 0 in all three.
+        last document hold 0 in all three. A field of `beside` has the shape and the padding of `text`.
 
         Raises:
             ValueError: an id outside the vocabulary.
         """
         text, segments, positions = np.full((3, self._seq_len + 1), PADDING, np.int32)
+        others = {name: np.full_like(text, PADDING) for name in self._beside}
         at = 0
         for document, (start, length) in enumerate(self._plan.row(index), 1):
             place = slice(at, at + length)
             text[place] = self._source.read(start, start + length)
             segments[place] = document
             positions[place] = np.arange(length)
+            for name, source in self._beside.items():
+                others[name][place] = source.read(start, start + length)
             at += length
         require_vocabulary(text, self._vocab_size, f"{self._source!r}", f"packed row {index}")
-        return {"text": text, "text_segment_ids": segments, "text_positions": positions}
+        return {"text": text, "text_segment_ids": segments, "text_positions": positions, **others}
 
     def __repr__(self) -> str:
         return f"PackedRows({self._source!r}, seq_len={self._seq_len}, plan={self._plan.digest()})"
@@ -110,6 +119,7 @@ def packed_records(
             "packing": plans["train"].digest(),
             **said,
         },
+        description=tuple(f"{split}: {plan.counts}" for split, plan in plans.items()),
     )
 
 
@@ -120,5 +130,4 @@ def _planned(source: TokenSource, end: int | None, seq_len: int) -> PackingPlan:
         raise ValueError(
             f"{place_of(source)} holds no document of two ids or more{before}; check data.document_end"
         )
-    log.info("%s: %s", place_of(source), plan.counts)
     return plan

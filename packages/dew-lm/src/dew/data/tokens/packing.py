@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -192,19 +192,40 @@ class PackingPlan:
             seq_len: S, predictions in a row.
         """
         starts, lengths = cut_documents(bounds, seq_len)
-        rows = first_fit(lengths, seq_len + 1)
-        order = np.argsort(rows, kind="stable")
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(rows))])
+        plan = cls.placing(starts, lengths, seq_len=seq_len)
         sizes = np.diff(bounds)
-        counts = PackingCounts(
+        counts = replace(
+            plan.counts,
             documents=int((sizes > 0).sum()),
             ids=int(bounds[-1] - bounds[0]),
-            rows=len(offsets) - 1,
-            slots=(len(offsets) - 1) * (seq_len + 1),
-            filled=int(lengths.sum()),
             cut=int((sizes > seq_len + 1).sum()),
             pieces=len(lengths) - int(((sizes > 1) & (sizes <= seq_len + 1)).sum()),
             single=int((sizes == 1).sum()),
+        )
+        return replace(plan, counts=counts)
+
+    @classmethod
+    def placing(cls, starts: Int64s, lengths: Int64s, *, seq_len: int) -> PackingPlan:
+        """The plan for pieces that each fit a row.
+
+        Args:
+            starts: [pieces], the first id of each.
+            lengths: [pieces], ids of each, from 2 to S + 1.
+            seq_len: S, predictions in a row.
+        """
+        rows = first_fit(lengths, seq_len + 1)
+        order = np.argsort(rows, kind="stable")
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(rows))])
+        ids = int(lengths.sum())
+        counts = PackingCounts(
+            documents=len(lengths),
+            ids=ids,
+            rows=len(offsets) - 1,
+            slots=(len(offsets) - 1) * (seq_len + 1),
+            filled=ids,
+            cut=0,
+            pieces=0,
+            single=0,
         )
         return cls(starts=starts[order], lengths=lengths[order], offsets=offsets, counts=counts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -12,8 +11,6 @@ import numpy.typing as npt
 
 from dew.data.records import Records
 from dew.data.tokens.source import TokenSource, Windows, place_of
-
-log = logging.getLogger(__name__)
 
 
 def window_records(
@@ -46,11 +43,13 @@ def window_records(
     rows = {
         split: conversational(_windows(source, seq_len, vocab_size), role) for split, source in splits.items()
     }
+    told = tuple(f"{split}: {_described(source, seq_len)}" for split, source in splits.items())
     said = {} if role is None else {"role": role}
     return Records(
         train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
         validation=grain.MapDataset.source(spread(rows["val"], val_windows)) if "val" in rows else None,
         identity={**identity, "seq_len": seq_len, "seed": seed, **said},
+        description=told,
     )
 
 
@@ -61,12 +60,12 @@ def _windows(source: TokenSource, seq_len: int, vocab_size: int | None) -> Windo
             f"{place_of(source)} is too short for one window of seq_len={seq_len}, which takes {seq_len + 1} "
             "ids; use a shorter data.seq_len or a longer corpus"
         )
-    log.info(
-        "%s: %d ids make %d windows of seq_len=%d; %d at the end fill no window",
-        *(place_of(source), len(source), len(windows), seq_len),
-        len(source) - 1 - len(windows) * seq_len,
-    )
     return windows
+
+
+def _described(source: TokenSource, seq_len: int) -> str:
+    windows, tail = divmod(len(source) - 1, seq_len)
+    return f"{len(source)} ids in {windows} windows of {seq_len + 1}; the last {tail} fill none"
 
 
 class RowSource(Protocol):
