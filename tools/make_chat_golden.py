@@ -3,10 +3,11 @@
     UV_PROJECT_ENVIRONMENT=.venv-oracle uv run --group oracle python tools/make_chat_golden.py
 
 Reads the templates and conversations below packages/dew-lm/tests/golden/chat, writes two small tokenizers
-beside them (byte-level with trimmed offsets and a post-processor that adds a beginning; SentencePiece-like with
-byte fallback), and `trl.json`: for each tokenizer, template and conversation the ids and the mask of TRL's own
-tokenizing function, or the refusal of the template. TRL gets the byte-level tokenizer with whole offsets: where
-a post-processor trims them, transformers finds no token at a leading space and drops the rest of the mask.
+beside them (byte-level with trimmed offsets and a post-processor that adds a beginning; SentencePiece-like
+with byte fallback), and `trl.json`: for each tokenizer, template and conversation the ids and the mask of
+TRL's own tokenizing function, or the refusal of the template. TRL gets the byte-level tokenizer with whole offsets:
+where a post-processor trims them, transformers finds no token at a leading space and drops the rest of the
+mask.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ SPECIAL = [
     *("<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<|start|>", "<|end|>", "<|eot|>"),
     *("<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<think>", "</think>"),
 ]
-TEXT = "The model answers the user's question. Hello, what is the colour of the assistant, and another one? " * 3
+TEXT = (
+    "The model answers the user's question. Hello, what is the colour of the assistant, and another one? " * 3
+)
 OPTIONS = {"reasoning": {"keep_reasoning": True}}
 
 

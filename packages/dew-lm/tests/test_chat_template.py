@@ -1,4 +1,5 @@
-"""Conversations as TRL prepares them: ids and assistant masks, with and without generation tags; and roles."""
+"""Conversations as TRL prepares them: ids and assistant masks, with and without generation tags; and
+roles."""
 
 import json
 import re
@@ -18,7 +19,9 @@ CHAT = Path(__file__).with_name("golden") / "chat"
 TALKS = json.loads((CHAT / "conversations.json").read_text())
 GOLDEN = json.loads((CHAT / "trl.json").read_text())["rows"]
 OPTIONS = {"reasoning": {"keep_reasoning": True}}
-CASES = [(t, style, talk) for t, styles in GOLDEN.items() for style, talks in styles.items() for talk in talks]
+CASES = [
+    (t, style, talk) for t, styles in GOLDEN.items() for style, talks in styles.items() for talk in talks
+]
 UNTAGGED = re.compile(r"\{%-? *(end)?generation *-?%\}")
 
 
@@ -156,7 +159,9 @@ def test_tags_that_miss_a_turn_are_refused():
         "{% for m in messages %}{% if loop.index == 2 %}{% generation %}{{ m.content }}{% endgeneration %}"
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    with pytest.raises(ChatTemplateError, match="marks 1 parts as generated and the assistant speaks 2 times"):
+    with pytest.raises(
+        ChatTemplateError, match="marks 1 parts as generated and the assistant speaks 2 times"
+    ):
         spoken(first, said("two_turns"))
 
 
@@ -171,7 +176,8 @@ def test_a_template_can_reach_nothing_beyond_its_messages():
 
 
 def test_blocks_are_trimmed_and_json_is_written_as_it_is():
-    source = "  {% if true %}\n{{ tools[0] | tojson }}\n  {% endif %}\n{% for i in [1, 2] %}{% break %}{% endfor %}"
+    blocks = "  {% if true %}\n{{ tools[0] | tojson }}\n  {% endif %}\n"
+    source = blocks + "{% for i in [1, 2] %}{% break %}{% endfor %}"
     assert ChatTemplate(source).render([], tools=[{"a": "<é>"}]).text == '{"a": "<é>"}\n'
 
 
@@ -228,7 +234,9 @@ def test_records_that_hold_no_conversation_are_refused_with_their_place(messages
 
 
 def test_null_fields_are_absent_and_content_is_always_there():
-    talk = conversation('[{"role": "assistant", "tool_calls": null, "content": null, "name": "a"}]', "[]", "p")
+    talk = conversation(
+        '[{"role": "assistant", "tool_calls": null, "content": null, "name": "a"}]', "[]", "p"
+    )
     assert talk.messages == ({"role": "assistant", "content": None, "name": "a"},) and talk.tools is None
 
 

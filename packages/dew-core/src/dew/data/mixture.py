@@ -126,9 +126,7 @@ class DataMixture(DatasetSpec):
                 ]
             },
         )
-        told = tuple(
-            f"part {index}, {line}" for index, part in enumerate(parts) for line in part.description
-        )
+        told = tuple(f"part {index}, {line}" for index, part in enumerate(parts) for line in part.description)
         return dataclasses.replace(opened, description=told)
 
     @property

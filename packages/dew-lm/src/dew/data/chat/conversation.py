@@ -73,7 +73,9 @@ def _tidied(value: Any, place: str) -> Any:
     if isinstance(value, list):
         return [_tidied(each, place) for each in cast("list[Any]", value)]
     if isinstance(value, str) and (OPEN in value or CLOSE in value):
-        raise ValueError(f"{place}: a message holds {OPEN!a} or {CLOSE!a}, reserved characters; leave them out")
+        raise ValueError(
+            f"{place}: a message holds {OPEN!a} or {CLOSE!a}, reserved characters; leave them out"
+        )
     return value
 
 

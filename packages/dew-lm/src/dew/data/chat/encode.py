@@ -67,7 +67,8 @@ class RoleEncoder:
         ids = np.asarray(encoding.ids, np.int64)
         if self._bos is not None and ids[:2].tolist() == [self._bos, self._bos]:
             raise ValueError(
-                f"the rendered text begins with its first token twice ({text.text[:40]!r}); take it out of the "
+                f"the rendered text begins with its first token twice ({text.text[:40]!r}); take it out "
+                "of the "
                 "chat template or of the first message"
             )
         offsets = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)

@@ -116,7 +116,9 @@ def _by_name(path: Path) -> dict[str, list[Path]]:
     train = [file for file in files if file.stem.startswith("train")]
     held: list[Path] = []
     for name in VALIDATION:
-        held = held or [file for file in files if file.stem == name or file.stem.startswith((f"{name}-", f"{name}."))]
+        held = held or [
+            file for file in files if file.stem == name or file.stem.startswith((f"{name}-", f"{name}."))
+        ]
     train = train or [file for file in files if file not in held]
     if not train:
         raise ValueError(f"data.path={path} holds a validation split and no training split")

@@ -127,7 +127,8 @@ class ChatSource:
             for place, record in read_records(file):
                 if self.column not in record:
                     raise ValueError(
-                        f"{place} has no {self.column!r} (it has {', '.join(record)}); name the column of the "
+                        f"{place} has no {self.column!r} (it has {', '.join(record)}); name the column of "
+                        "the "
                         "messages as data.column"
                     )
                 if not from_train or self._held_out(record) == (split == "val"):
@@ -208,7 +209,10 @@ def _build(draft: Path, source: ChatSource) -> None:
                         digest.update(row.roles.tobytes())
                         bounds.append(bounds[-1] + len(row.ids))
             np.asarray(bounds, "<i8").tofile(draft / f"{split}.bounds")
-        sheet = {"counts": {split: asdict(each) for split, each in counts.items()}, "roles": digest.hexdigest()}
+        sheet = {
+            "counts": {split: asdict(each) for split, each in counts.items()},
+            "roles": digest.hexdigest(),
+        }
         (draft / SHEET).write_text(json.dumps(sheet, indent=2) + "\n")
         writer.finish()
 

@@ -2,8 +2,8 @@
 
 A template is Jinja, run in the immutable sandbox of Jinja's own; it can neither change what it is given nor
 reach beyond it. The environment is the one transformers renders in (blocks trimmed, `tojson` that escapes no
-letters, `raise_exception`, `strftime_now`, `{% generation %}`), except that `strftime_now` gives the day a run
-names, since rows that change overnight could not be resumed.
+letters, `raise_exception`, `strftime_now`, `{% generation %}`), except that `strftime_now` gives the day a
+run names, since rows that change overnight could not be resumed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 type Message = Mapping[str, Any]
 
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
-"""Characters that Unicode reserves for a program's own use; they stand where a marked part begins and ends."""
+"""Characters that Unicode reserves for a program's own use; they stand where a marked part begins and
+ends."""
 
 
 class ChatTemplateError(ValueError):
-    """A template that does not compile, refuses a conversation, or renders it in a way that cannot be used."""
+    """A template that does not compile, refuses a conversation, or renders it in a way that cannot be
+    used."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,17 @@ class ChatTemplate:
         try:
             self._compiled = _environment(today).from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ChatTemplateError(f"the chat template does not compile: line {error.lineno}: {error}") from error
+            raise ChatTemplateError(
+                f"the chat template does not compile: line {error.lineno}: {error}"
+            ) from error
 
     @property
     def marks(self) -> bool:
         """Whether the template marks what is generated."""
         environment = self._compiled.environment
-        return any(kind == "name" and value == "generation" for _, kind, value in environment.lex(self.source))
+        return any(
+            kind == "name" and value == "generation" for _, kind, value in environment.lex(self.source)
+        )
 
     def render(
         self,

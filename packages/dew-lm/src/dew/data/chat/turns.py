@@ -55,6 +55,13 @@ def spoken(template: ChatTemplate, talk: Conversation, *, rewritten: Rewritten =
         ChatTemplateError: the template refuses the messages.
         RewrittenTurns: `rewritten` is `refuse` and it does; or it marks what is generated, and rewrites it.
     """
+    try:
+        return _spoken(template, talk, rewritten)
+    except ChatTemplateError as error:
+        raise type(error)(f"{talk.place}: {error}") from error
+
+
+def _spoken(template: ChatTemplate, talk: Conversation, rewritten: Rewritten) -> list[Spoken]:
     if not template.marks:
         return _grown(template, talk, rewritten)
     whole = template.render(talk.messages, tools=talk.tools)
@@ -77,7 +84,7 @@ def _require_kept(template: ChatTemplate, talk: Conversation, whole: Rendered) -
     turns = [index for index, role in enumerate(talk.roles()) if role is Role.ASSISTANT]
     if len(whole.generated) < len(turns):
         raise ChatTemplateError(
-            f"{talk.place}: the chat template marks {len(whole.generated)} parts as generated and the assistant "
+            f"the chat template marks {len(whole.generated)} parts as generated and the assistant "
             f"speaks {len(turns)} times; put its generation tags around every turn of the assistant"
         )
     for number, index in enumerate(turns[:-1]):
@@ -85,7 +92,7 @@ def _require_kept(template: ChatTemplate, talk: Conversation, whole: Rendered) -
         said, kept = _part(alone, number), _part(whole, number)
         if said != kept:
             raise RewrittenTurns(
-                f"{talk.place}: the chat template writes the assistant's turn {number + 1} as {said!r} when it "
+                f"the chat template writes the assistant's turn {number + 1} as {said!r} when it "
                 f"is generated and as {kept!r} later; take a data.template that keeps what was said"
             )
 
@@ -150,9 +157,9 @@ def _grown(template: ChatTemplate, talk: Conversation, rewritten: Rewritten) -> 
 def _prefix(template: ChatTemplate, talk: Conversation, count: int, *, needed: bool) -> str | None:
     try:
         return template.render(talk.messages[:count], tools=talk.tools).text
-    except ChatTemplateError as error:
+    except ChatTemplateError:
         if needed:
-            raise ChatTemplateError(f"{talk.place}: {error}") from error
+            raise
         return None
 
 
@@ -171,8 +178,9 @@ def _add_assistant(
         asked = bos
     if not text.startswith(asked):
         raise RewrittenTurns(
-            f"{talk.place}: the chat template asks for message {index + 1} with {_end(asked)!r} and writes it "
-            f"otherwise ({_end(text)!r}); take a data.template that begins an answer as it asks for it, or one "
+            f"the chat template asks for message {index + 1} with {_end(asked)!r} and writes it "
+            f"otherwise ({_end(text)!r}); take a data.template that begins an answer as it asks for it, "
+            "or one "
             "with generation tags"
         )
     if asked.startswith(growing.text):
@@ -188,8 +196,9 @@ def _begin_anew(
     if rewritten == "refuse":
         at = _common(growing.text, context)
         raise RewrittenTurns(
-            f"{talk.place}: once message {index + 1} ({talk.messages[index]['role']}) follows, the chat template "
-            f"writes {_end(context, at)!r} where it wrote {_end(growing.text, at)!r} before, as one that strips "
+            f"once message {index + 1} ({talk.messages[index]['role']}) follows, the chat template "
+            f"writes {_end(context, at)!r} where it wrote {_end(growing.text, at)!r} before, as one that "
+            "strips "
             "earlier reasoning does; set data.rewritten to split, or take a data.template that keeps it"
         )
     growing.close()

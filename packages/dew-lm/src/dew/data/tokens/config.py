@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class TokenWindows(RecordSpec):
     """Windows over the ids of a folder: its `train` and `val` files.
 
-    A split is one `.bin` file, ArrayRecord shards or Parquet files; the same ids give the same windows in each.
-    Windows of a `.bin` file are memory-mapped, so its loader needs no workers. Ids at the end that fill no
-    window are left out; the description of what is loaded says how many.
+    A split is one `.bin` file, ArrayRecord shards or Parquet files; the same ids give the same windows in
+    each. Windows of a `.bin` file are memory-mapped, so its loader needs no workers. Ids at the end that
+    fill no window are left out; the description of what is loaded says how many.
 
     Attributes:
         path: the folder.
@@ -27,8 +27,8 @@ class TokenWindows(RecordSpec):
         dtype: width of the ids where the folder has no `meta.json`; with one, and for Parquet, it may be left
             out.
         column: of Parquet files, the one that holds the ids; unset takes the only one of lists of integers.
-        role: give every token this role, and the rows the fields of conversations, so that they mix with them;
-            unset adds nothing.
+        role: give every token this role, and the rows the fields of conversations, so that they mix with
+            them; unset adds nothing.
 
     Raises:
         ValueError: a window of no prediction, or a cap below 1.
@@ -82,7 +82,8 @@ class PackedTokens(RecordSpec):
     a row is decided once, by first fit in the order of the corpus (`dew.data.tokens.packing`); each epoch
     shuffles the rows. Every id but a document's first is predicted once an epoch: a document longer than a
     row is cut into pieces that share one id, and one of a single id is left out; the description of
-    what is loaded counts both. The stores are those of `TokenWindows`, and the same ids make the same plan in each.
+    what is loaded counts both. The stores are those of `TokenWindows`, and the same ids make the same plan
+    in each.
 
     Attributes:
         path: the folder.

@@ -118,7 +118,8 @@ def _require_counts(directory: Path, meta: CorpusMeta | None, splits: Mapping[st
     for split, ids in ({} if meta is None else meta.ids).items():
         if split in splits and len(splits[split]) != ids:
             raise ValueError(
-                f"{directory} holds {len(splits[split])} ids of {split} where {META} says {ids}; write it again"
+                f"{directory} holds {len(splits[split])} ids of {split} where {META} says {ids}; write it "
+                "again"
             )
 
 

@@ -36,7 +36,8 @@ class SplitFiles:
 
 
 def split_files(directory: Path, split: str) -> SplitFiles | None:
-    """The files of `split` in `directory`: `train.bin`, or `train.parquet`, `train-00000-of-00002.parquet`, ...
+    """The files of `split` in `directory`: `train.bin`, or `train.parquet`,
+    `train-00000-of-00002.parquet`, ...
 
     Returns:
         The files sorted by name, or None where there are none.

@@ -145,7 +145,8 @@ class PackingCounts:
         share = 100 * self.filled / max(1, self.slots)
         return (
             f"{self.documents} documents of {self.ids} ids in {self.rows} rows, {share:.1f} % filled; "
-            f"{self.cut} longer than a row, cut into {self.pieces} pieces; {self.single} of a single id left out"
+            f"{self.cut} longer than a row, cut into {self.pieces} pieces; {self.single} of a single id "
+            "left out"
         )
 
 

@@ -124,7 +124,8 @@ def _lengths_of_shard(path: Path, width: int) -> Int64s:
     odd = np.flatnonzero(sizes % width)
     if odd.size:
         raise ValueError(
-            f"record {odd[0]} of {path} has {sizes[odd[0]]} bytes, which is no whole number of ids of {width} "
+            f"record {odd[0]} of {path} has {sizes[odd[0]]} bytes, which is no whole number of ids of "
+            f"{width} "
             "bytes; check dtype"
         )
     return sizes // width
@@ -233,7 +234,8 @@ def _column_of(path: Path, file: Any, named: str | None) -> str:
         return str(fitting[0])
     which = f"data.column={named!r} is none of them" if named is not None else "data.column is not set"
     raise ValueError(
-        f"{path} has columns {', '.join(schema.names)}, of which {', '.join(fitting) or 'none'} holds lists of "
+        f"{path} has columns {', '.join(schema.names)}, of which {', '.join(fitting) or 'none'} holds "
+        "lists of "
         f"integers, and {which}; name the one with the ids"
     )
 
