@@ -53,6 +53,12 @@ def dew_components() -> Iterator[Component]:
         "dew.data.chat.config:ChatMessages",
         "Conversations, by the tokenizer's chat template, with a role for every token.",
     )
+    yield Component(
+        "command",
+        "tokenize",
+        "dew.data.tokenize.command:main",
+        "Write text as ids that a run reads: in parallel, and from where it stopped.",
+    )
     yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
     yield Component(
         "tokenizer", "hf", "dew.data.text:HFTokenizer", "A tokenizer.json of the tokenizers library."
