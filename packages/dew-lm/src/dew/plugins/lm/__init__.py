@@ -54,6 +54,18 @@ def dew_components() -> Iterator[Component]:
         "Conversations, by the tokenizer's chat template, with a role for every token.",
     )
     yield Component(
+        "dataset",
+        "prompts",
+        "dew.data.chat.answers_config:Prompts",
+        "Prompts that a policy answers.",
+    )
+    yield Component(
+        "dataset",
+        "preference_pairs",
+        "dew.data.chat.answers_config:PreferencePairs",
+        "Two answers to a prompt, of which one is preferred.",
+    )
+    yield Component(
         "command",
         "tokenize",
         "dew.data.tokenize.command:main",
