@@ -199,13 +199,22 @@ def test_what_cannot_work_is_refused_in_one_line_before_work(tmp_path, capsys):
     assert not out.exists()
 
 
-def test_finished_folders_and_the_beginnings_of_others_are_kept(tmp_path, capsys):
+def test_a_finished_folder_is_kept_and_the_same_command_has_nothing_to_do(tmp_path, capsys, monkeypatch):
     good = jsonl(tmp_path / "a.jsonl")
     tokenize(good, out=tmp_path / "c")
-    before = contents(tmp_path / "c")
-    capsys.readouterr()
-    assert "holds a finished corpus" in refused(capsys, good, out=tmp_path / "c")
+    before, said = contents(tmp_path / "c"), capsys.readouterr().out
+    monkeypatch.setattr(tokenize_run, "merge_parts", lambda *_, **__: pytest.fail("written again"))
+    assert tokenize(good, out=tmp_path / "c") == 0
+    again = capsys.readouterr().out
+    assert "holds this corpus already" in again and said.splitlines()[0] in again
+    for option in (("--val-fraction", 0.5), ("--document-end", 7)):
+        said = refused(capsys, good, *option, out=tmp_path / "c")
+        assert "holds a finished corpus of other text or options" in said
     assert contents(tmp_path / "c") == before
+
+
+def test_the_beginnings_of_another_corpus_are_kept(tmp_path, capsys):
+    good = jsonl(tmp_path / "a.jsonl")
     (tmp_path / "d" / ".parts").mkdir(parents=True)
     (tmp_path / "d" / ".parts" / "plan.json").write_text('{"tokenizer": "other", "column": "text"}')
     said = refused(capsys, good, out=tmp_path / "d")

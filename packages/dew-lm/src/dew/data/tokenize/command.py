@@ -41,6 +41,8 @@ def main(argv: list[str]) -> int:
         )
     )
     began = time.monotonic()
+    if work.finished is not None:
+        print(f"{words.out} holds this corpus already")
     with shown(work.size, len(work.parts)) as progress:
         result = work.run(progress)
     seconds = time.monotonic() - began
