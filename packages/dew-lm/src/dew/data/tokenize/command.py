@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +65,7 @@ def report(
 
 
 @contextmanager
-def shown(size: int, parts: int) -> Iterator[Progress]:
+def shown(size: int, parts: int) -> Generator[Progress]:
     """A bar on a terminal, else a line now and then, on standard error."""
     if not sys.stderr.isatty():
         yield Lines(size, parts)

@@ -15,7 +15,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -243,7 +243,7 @@ def _require_folder(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _sole(lock: Path) -> Iterator[None]:
+def _sole(lock: Path) -> Generator[None]:
     """Hold `lock`, which the system lets go of when the process ends, however it ends."""
     with lock.open("w") as file:
         try:

@@ -148,7 +148,7 @@ class LMObjective(TokenScorer):
         self.qk_stats = qk_stats
         self.trainable = trainable
         self.token_accuracy = token_accuracy
-        self.loss_role: Role | None = None if loss_role is None else Role(loss_role)
+        self.loss_role = None if loss_role is None else Role(loss_role)
         self.pretrained = pretrained
         self.inputs = InputSpec(Field(TEXT_KEY, (seq_len + 1,)))
         if ema_decay is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from dew.data.chat.roles import Role
 from dew.nn.moe.router import ROUTING
 from dew.nn.tokens import merged, parted
 from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
@@ -42,7 +43,7 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
     pad_id: int | None
     head_chunks: int
     token_accuracy: bool
-    loss_role: int | None = None
+    loss_role: Role | None = None
     trainable: PathFilter | None
 
     def token_scores(
