@@ -190,7 +190,7 @@ def test_likelihoods_are_those_of_a_full_forward(decoder):
         for scale, reported in ((1.0, drawn.raw_log_probs), (0.7, drawn.behavior_log_probs)):
             own = np.asarray(jax.nn.log_softmax(logits / scale))
             expected = np.take_along_axis(own, real[length:, None], axis=1)[:, 0]
-            np.testing.assert_allclose(reported[row], expected, atol=2e-5, rtol=0)
+            np.testing.assert_allclose(reported[row], expected, atol=1e-4, rtol=0)
 
 
 def drafting_of(decoder, budget, **fields):
@@ -229,7 +229,8 @@ def test_caches_after_blocks_are_those_of_the_committed_tokens_alone(decoder):
     for depth, (ours, theirs) in enumerate(zip(kept, at_once(), strict=True), start=-1):
         for part in ("key", "value"):
             entries = slice(read - max(depth, 0))
-            np.testing.assert_allclose(ours[part][:, entries], theirs[part][:, entries], rtol=1e-5, atol=2e-5)
+            # Rounding through three depths, entries up to 8; one wrong token is off by more than 0.1.
+            np.testing.assert_allclose(ours[part][:, entries], theirs[part][:, entries], atol=3e-4)
 
 
 def blocks_of(variables, budget, confidence=0.0):

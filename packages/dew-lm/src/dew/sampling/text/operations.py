@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from dew.nn.sharding import split_rows
 from dew.sampling.decoding.state import StepState
 
 type Cache = Any
@@ -82,7 +83,9 @@ class DecodeOps:
             positions: `[B, T]`, where each stands in its row.
             valid: `[B, T]`; a token that is not valid writes nothing.
         """
-        return self.model.apply(self.params, tokens, positions, valid, cache, method="decode")
+        rows = jax.tree.map(split_rows, (tokens, positions, valid))
+        hidden, cache = self.model.apply(self.params, *rows, cache, method="decode")
+        return split_rows(hidden), cache
 
     def extend(
         self, state: DecoderState, tokens: jax.Array, valid: jax.Array
@@ -148,9 +151,9 @@ class DecodeOps:
             positions: `[B, T]`, where each token stands in its row.
             valid: `[B, T]`; a token that is not valid writes nothing, and a row's first `number` never are.
         """
-        return self.model.apply(
-            self.params, number, tokens, previous, positions, valid, cache, method="mtp_decode"
-        )
+        rows = jax.tree.map(split_rows, (tokens, previous, positions, valid))
+        states, cache = self.model.apply(self.params, number, *rows, cache, method="mtp_decode")
+        return split_rows(states), cache
 
     def repeat[T](self, rows: T, times: int) -> T:
         """Any tree of rows with each of them `times` times in a row."""
