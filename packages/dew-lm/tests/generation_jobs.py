@@ -1,4 +1,4 @@
-"""What the processes of `test_generate_on_meshes.py` run: requests over a mesh, and requests that disagree."""
+"""What the processes of `test_generate_on_meshes.py` run: requests over a mesh, and some that disagree."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ def alone():
 @pytest.fixture(scope="module")
 def meshed():
     """The same on eight: rows over two data and two fsdp shards, heads over two."""
-    return run(
-        "drawn", processes=1, devices=8, mesh={"fsdp": 2, "tensor": 2}, rows=6, names=NAMES
-    )[0]
+    return run("drawn", processes=1, devices=8, mesh={"fsdp": 2, "tensor": 2}, rows=6, names=NAMES)[0]
 
 
 @pytest.fixture(scope="module")

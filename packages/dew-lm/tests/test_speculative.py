@@ -182,7 +182,9 @@ def test_likelihoods_are_those_of_a_full_forward(decoder):
     inputs = ragged()
     policy = Sampling(temperature=0.7)
     drawn = generate(model, variables, inputs, 20, seed=1, sampling=policy, strategy=Speculative(block=4))
-    rows = np.stack([np.roll(row, length - 7) for row, length in zip(drawn.tokens, [1, 7, 2, 5], strict=True)])
+    rows = np.stack(
+        [np.roll(row, length - 7) for row, length in zip(drawn.tokens, [1, 7, 2, 5], strict=True)]
+    )
     every = jax.jit(model.apply)(variables, rows)
     for row, length in enumerate([1, 7, 2, 5]):
         real = rows[row, : length + 20]
@@ -265,7 +267,6 @@ def test_no_model_call_follows_the_last_rows_end():
             jax.debug.callback(lambda count: calls.append(int(count)), tokens.shape[1])
             return super().decode(tokens, positions, valid, cache)
 
-    _, variables = chains()
     certain = {"params": {"tables": jnp.tile(100.0 * jnp.eye(4)[jnp.asarray([1, 2, 3, 0])], (4, 1, 1))}}
     policy = Sampling(temperature=0, eos_id=3)
     drawn = generate(
@@ -326,9 +327,7 @@ def test_a_model_without_a_distribution_is_named():
     model, variables = chains()
     tables = variables["params"]["tables"].at[0, 1].set(jnp.nan)
     with pytest.raises(FloatingPointError, match=r"row 1 .* token 0: the model's own logits"):
-        generate(
-            model, {"params": {"tables": tables}}, [[0], [1]], 1, seed=0, strategy=Speculative(block=2)
-        )
+        generate(model, {"params": {"tables": tables}}, [[0], [1]], 1, seed=0, strategy=Speculative(block=2))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding.parts import LogitsTransform, Stopping
 from dew.sampling.decoding.state import StepState
 from dew.sampling.text import loop
-from dew.sampling.text.checks import check_model, is_count
 from dew.sampling.text.components import Criteria, Transforms
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.faults import refuse_undefined
