@@ -76,6 +76,7 @@ def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
         active=jnp.zeros(rows, bool),
         keys=jax.vmap(jax.random.key)(np.zeros(rows, np.uint32)),
         prompt_width=capacity,
+        budget=counts,
     )
     carry = loop.Carry(
         state=state,
@@ -109,7 +110,9 @@ def enter(
     """
     capacity = entry.tokens.shape[1]
     read, logits = loop.prefill(model, params, entry.tokens[:, :width], entry.length, capacity=width)
-    carry = loop.begin(entry.tokens, entry.length, entry.key, logits, chain, criteria, pad_id, slots=capacity)
+    carry = loop.begin(
+        entry.tokens, entry.length, entry.key, logits, chain, criteria, pad_id, entry.budget, slots=capacity
+    )
     fresh = within_budget(Rows(replace(carry, drawn=carry.state.step), entry.budget))
     whole = jax.eval_shape(lambda: model.init_cache(1, capacity))
     grown = jax.tree.map(_corner, read, whole)

@@ -73,10 +73,11 @@ def begin(
     chain: Chain,
     criteria: Chain,
     pad_id: jax.Array,
+    budget: jax.Array,
     *,
     slots: int,
 ) -> Carry:
-    """Draw the first token of every row from the prompt's `logits`."""
+    """Draw the first token of every row, which may draw `budget` `[B]`, from the prompt's `logits`."""
     rows, width = tokens.shape
     shift = jnp.arange(width) - (width - lengths)[:, None]
     prompt = jnp.where(shift >= 0, jnp.take_along_axis(tokens, jnp.maximum(shift, 0), axis=1), pad_id)
@@ -87,6 +88,7 @@ def begin(
         active=jnp.ones(rows, bool),
         keys=keys,
         prompt_width=width,
+        budget=budget,
     )
     blank = jnp.zeros((rows, slots), jnp.float32)
     carry = Carry(

@@ -180,6 +180,7 @@ class Decoding:
             self.chain,
             self.criteria,
             np.int32(self.sampling.pad_id),
+            np.full(self.prompts.rows, self.budget, np.int32),
             slots=bucket(self.budget, self.model.max_seq_len),
         )
         return Progress(carry, self.cache, 1)
