@@ -2,10 +2,10 @@
 
     uv run --group oracle python tools/make_transforms_golden.py
 
-writes packages/dew-lm/tests/golden/transforms.npz. Inputs are not stored: `case` makes them from the transform's
-name. Of the results the kept sets are stored as bits, of transforms that change scores also one random projection
-of each row. A row whose kept set changes when the setting moves by a thousandth of itself is left out, since it
-hangs on rounding; more than 1,000 rows of each transform stay.
+writes packages/dew-lm/tests/golden/transforms.npz. Inputs are not stored: `case` makes them from the
+transform's name. Of the results the kept sets are stored as bits, of transforms that change scores also one
+random projection of each row. A row whose kept set changes when the setting moves by a thousandth of itself
+is left out, since it hangs on rounding; more than 1,000 rows of each transform stay.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def processor(name: str, setting: tuple[Any, ...], rows: Case, row: int) -> Any:
             start + DRAWS if length is None else length, ids(eos)
         ),
         "MinLength": lambda length, eos: reference.MinLengthLogitsProcessor(length, ids(eos)),
-        "MinNewTokens": lambda count, eos: reference.MinNewTokensLengthLogitsProcessor(start, count, ids(eos)),
+        "MinNewTokens": lambda count, eos: reference.MinNewTokensLengthLogitsProcessor(
+            start, count, ids(eos)
+        ),
         "ExponentialDecayLengthPenalty": lambda first, factor, eos: reference.ExponentialDecayLengthPenalty(
             (first, factor), ids(eos), start
         ),

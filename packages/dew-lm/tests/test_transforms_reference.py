@@ -13,7 +13,9 @@ import pytest
 from dew.sampling import StepState, decoding
 
 ROOT = Path(__file__).resolve().parents[3]
-SPEC = importlib.util.spec_from_file_location("make_transforms_golden", ROOT / "tools/make_transforms_golden.py")
+SPEC = importlib.util.spec_from_file_location(
+    "make_transforms_golden", ROOT / "tools/make_transforms_golden.py"
+)
 assert SPEC is not None and SPEC.loader is not None
 reference = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(reference)

@@ -45,7 +45,7 @@ from dew.objectives.lm.scorer import TokenScorer
 from dew.objectives.lm.scores import Scores
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.config import Sampling
-from dew.sampling.text.request import check_model
+from dew.sampling.text.checks import check_model
 from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:

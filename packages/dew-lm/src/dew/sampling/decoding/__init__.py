@@ -31,13 +31,13 @@ __getattr__, __dir__ = lazy(
         "RemoveInvalidValues": "dew.sampling.decoding.repair:dew-lm",
         "Renormalize": "dew.sampling.decoding.repair:dew-lm",
         "RepetitionPenalty": "dew.sampling.decoding.penalties:dew-lm",
-        "Sample": "dew.sampling.decoding.parts:dew-lm",
         "SequenceBias": "dew.sampling.decoding.sequences:dew-lm",
+        "Sample": "dew.sampling.text.sample:dew-lm",
         "StepState": "dew.sampling.decoding.state:dew-lm",
         "StopStrings": "dew.sampling.decoding.strings:dew-lm",
         "Stopping": "dew.sampling.decoding.parts:dew-lm",
-        "Strategy": "dew.sampling.decoding.parts:dew-lm",
         "SuppressTokens": "dew.sampling.decoding.suppression:dew-lm",
+        "Strategy": "dew.sampling.text.strategy:dew-lm",
         "Temperature": "dew.sampling.decoding.filters:dew-lm",
         "TopH": "dew.sampling.decoding.truncation:dew-lm",
         "TopK": "dew.sampling.decoding.filters:dew-lm",
@@ -63,9 +63,7 @@ if TYPE_CHECKING:
     from dew.sampling.decoding.ngrams import NoRepeatNGram as NoRepeatNGram
     from dew.sampling.decoding.ngrams import PromptNoRepeatNGram as PromptNoRepeatNGram
     from dew.sampling.decoding.parts import LogitsTransform as LogitsTransform
-    from dew.sampling.decoding.parts import Sample as Sample
     from dew.sampling.decoding.parts import Stopping as Stopping
-    from dew.sampling.decoding.parts import Strategy as Strategy
     from dew.sampling.decoding.penalties import FrequencyPenalty as FrequencyPenalty
     from dew.sampling.decoding.penalties import PresencePenalty as PresencePenalty
     from dew.sampling.decoding.penalties import PromptRepetitionPenalty as PromptRepetitionPenalty
@@ -76,14 +74,16 @@ if TYPE_CHECKING:
     from dew.sampling.decoding.sequences import bad_words as bad_words
     from dew.sampling.decoding.sequences import sequence_bias as sequence_bias
     from dew.sampling.decoding.state import StepState as StepState
-    from dew.sampling.decoding.strings import StopStrings as StopStrings
-    from dew.sampling.decoding.strings import stop_strings as stop_strings
     from dew.sampling.decoding.stopping import EndOfSequence as EndOfSequence
     from dew.sampling.decoding.stopping import MaxLength as MaxLength
     from dew.sampling.decoding.stopping import MaxNewTokens as MaxNewTokens
+    from dew.sampling.decoding.strings import StopStrings as StopStrings
+    from dew.sampling.decoding.strings import stop_strings as stop_strings
     from dew.sampling.decoding.suppression import BeginSuppressTokens as BeginSuppressTokens
     from dew.sampling.decoding.suppression import SuppressTokens as SuppressTokens
     from dew.sampling.decoding.truncation import EpsilonCutoff as EpsilonCutoff
     from dew.sampling.decoding.truncation import EtaCutoff as EtaCutoff
     from dew.sampling.decoding.truncation import TopH as TopH
     from dew.sampling.decoding.truncation import Typical as Typical
+    from dew.sampling.text.sample import Sample as Sample
+    from dew.sampling.text.strategy import Strategy as Strategy

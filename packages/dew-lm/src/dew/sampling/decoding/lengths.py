@@ -12,7 +12,7 @@ from flax import struct
 
 from dew.sampling.decoding.state import StepState
 from dew.sampling.decoding.suppression import among
-from dew.sampling.decoding.tokens import Ids, id_array, one_id, token_count
+from dew.sampling.decoding.tokens import Ids, id_array, one_id, token_count, within
 
 
 @struct.dataclass
@@ -30,6 +30,10 @@ class ForcedBOS:
 
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:
         return forced(logits, id_array("ForcedBOS", self.token), state.total() == 1)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("ForcedBOS", self.token, vocab_size)
 
 
 @struct.dataclass
@@ -53,6 +57,10 @@ class ForcedEOS:
             return forced(logits, self.eos, state.step == state.limit() - 1)
         return forced(logits, self.eos, state.total() == self.max_length - 1)
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("ForcedEOS", self.eos, vocab_size)
+
 
 @struct.dataclass
 class MinLength:
@@ -74,6 +82,10 @@ class MinLength:
         short = (state.total() < self.length)[:, None]
         return jnp.where(short & among(logits, self.eos), -jnp.inf, logits)
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("MinLength", self.eos, vocab_size)
+
 
 @struct.dataclass
 class MinNewTokens:
@@ -94,6 +106,10 @@ class MinNewTokens:
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:
         short = (state.step < self.count)[:, None]
         return jnp.where(short & among(logits, self.eos), -jnp.inf, logits)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("MinNewTokens", self.eos, vocab_size)
 
 
 @struct.dataclass
@@ -124,6 +140,10 @@ class ExponentialDecayLengthPenalty:
         raised = logits + jnp.abs(logits) * growth
         touched = (late > 0) & among(logits, self.eos) & ~jnp.isneginf(logits)
         return jnp.where(touched, raised, logits)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("ExponentialDecayLengthPenalty", self.eos, vocab_size)
 
 
 def forced(logits: jax.Array, tokens: Ids, now: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Bans on sequences of tokens that a row already holds.
 
-Reference: `NoRepeatNGramLogitsProcessor` and `EncoderNoRepeatNGramLogitsProcessor` of transformers 5.16.1, each
-row reading its own tokens without padding.
+Reference: `NoRepeatNGramLogitsProcessor` and `EncoderNoRepeatNGramLogitsProcessor` of transformers 5.16.1,
+each row reading its own tokens without padding.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ type Row = tuple[jax.Array, jax.Array]
 
 
 def without_repeats(logits: jax.Array, past: Row, now: Row, size: int) -> jax.Array:
-    """Ban the last token of every window of `past` whose first `size - 1` tokens are the last ones of `now`."""
+    """Ban the last token of each window of `past` whose first `size - 1` tokens are the last ones of `now`."""
     tokens, lengths = past
     rows, slots = tokens.shape
     windows = slots - size + 1

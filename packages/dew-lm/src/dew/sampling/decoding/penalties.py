@@ -84,7 +84,7 @@ class PresencePenalty:
 
 
 def counts(tokens: jax.Array, lengths: jax.Array, vocab_size: int) -> jax.Array:
-    """`[rows, vocab_size]`, how often each id stands among the first `lengths` of `tokens` `[rows, slots]`."""
+    """`[rows, vocab_size]`, how often each id is among the first `lengths` of `tokens` `[rows, slots]`."""
     rows, slots = tokens.shape
     real = jnp.arange(slots) < lengths[:, None]
     blank = jnp.zeros((rows, vocab_size), jnp.int32)

@@ -1,7 +1,7 @@
 """Scores added to the token that would complete a given sequence.
 
-Reference: `SequenceBiasLogitsProcessor` and `NoBadWordsLogitsProcessor` of transformers 5.16.1, each row reading
-its own tokens without padding.
+Reference: `SequenceBiasLogitsProcessor` and `NoBadWordsLogitsProcessor` of transformers 5.16.1, each row
+reading its own tokens without padding.
 
 Dimensions: N sequences, L tokens of the longest one before its last.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from flax import struct
 
 from dew.sampling.decoding.state import StepState
-from dew.sampling.decoding.tokens import Ids, id_array
+from dew.sampling.decoding.tokens import Ids, id_array, within
 
 ANY = -1
 
@@ -50,6 +50,11 @@ class SequenceBias:
         added = jnp.where(match, self.biases, 0).astype(logits.dtype)
         bias = jnp.zeros_like(logits).at[:, self.last].add(added, mode="drop")
         return logits + bias
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        for ids in (self.prefixes, self.last):
+            within("a biased or forbidden sequence", ids, vocab_size)
 
 
 def sequence_bias(entries: Iterable[tuple[Sequence[int], float]] | Mapping[Any, float]) -> SequenceBias:

@@ -1,8 +1,8 @@
 """What each token of a vocabulary spells, as units that strings are compared in.
 
-A byte-level or byte-fallback vocabulary is spelled in bytes, since one character may be split over tokens. Any
-other is spelled in characters: its decoder is asked for the token behind an ordinary prefix, because a decoder
-adds or drops a space depending on what came before.
+A byte-level or byte-fallback vocabulary is spelled in bytes, since one character may be split over tokens.
+Any other is spelled in characters: its decoder is asked for the token behind an ordinary prefix, because a
+decoder adds or drops a space depending on what came before.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def vocabulary(tokenizer: object) -> Vocabulary[Any]:
     """The vocabulary of `tokenizer`.
 
     Args:
-        tokenizer: one of Dew's, of the tokenizers library or of transformers, or a processor that holds one as
-            `tokenizer`.
+        tokenizer: one of Dew's, of the tokenizers library or of transformers, or a processor that holds one
+            as `tokenizer`.
 
     Raises:
         TypeError: something else.
@@ -75,7 +75,8 @@ def vocabulary(tokenizer: object) -> Vocabulary[Any]:
 def byte_alphabet() -> dict[str, int]:
     """Character -> byte, in the byte-level alphabet of GPT-2.
 
-    Printable Latin-1 characters stand for their own byte; the others are the characters from 256 on, in order.
+    Printable Latin-1 characters stand for their own byte; the others are the characters from 256 on, in
+    order.
     """
     kept = {byte for each in KEPT for byte in each}
     others = iter(range(256, 512))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from dew.sampling.decoding.state import StepState
+from dew.sampling.decoding.tokens import within
 
 
 @struct.dataclass
@@ -23,6 +24,10 @@ class EndOfSequence:
 
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         return jnp.isin(drawn, jnp.asarray(self.eos, drawn.dtype))
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("EndOfSequence", self.eos, vocab_size)
 
 
 @struct.dataclass

@@ -1,8 +1,8 @@
 """End a row where its text comes to hold a string, decided on device from token ids alone.
 
 What `StopStringCriteria` of transformers 5.16.1 finds: a token ends the row where, with those before it, it
-completes a string. The string may overhang at both ends and may begin in the prompt; one that was complete before
-the token is no reason to stop.
+completes a string. The string may overhang at both ends and may begin in the prompt; one that was complete
+before the token is no reason to stop.
 
 Dimensions: B rows, K strings, U units of the longest string, T tokens looked at, C classes of tokens.
 """
@@ -24,15 +24,16 @@ from dew.sampling.decoding.state import StepState
 
 @struct.dataclass
 class StopStrings:
-    """The compiled tables of `stop_strings`. Tokens that fit the strings alike share a class; class 0 fits none.
+    """The compiled tables of `stop_strings`. Tokens that fit the strings alike share a class; class 0 fits
+    none.
 
     Attributes:
         classes: `[vocab]`, the class of each token.
         widths: `[C]`, units of the class's tokens.
-        ends: `[C, K, U]`, entry u - 1: the tokens' start covers exactly the last u units of the string; the last
-            entry of a string also where they hold all of it.
-        fits: `[C, K, U]`, entry u: the tokens' end lies u units before the string's end and they agree with the
-            string, as far as it reaches.
+        ends: `[C, K, U]`, entry u - 1: the tokens' start covers exactly the last u units of the string; the
+            last entry of a string also where they hold all of it.
+        fits: `[C, K, U]`, entry u: the tokens' end lies u units before the string's end and they agree with
+            the string, as far as it reaches.
         sizes: `[K]`, units of each string.
         strings: the strings.
     """
@@ -89,13 +90,14 @@ def stop_strings(
 ) -> StopStrings:
     """A criterion that ends a row with the token that completes one of `strings`.
 
-    The tokenizer is read once, here. A byte-level or byte-fallback vocabulary is compared in UTF-8 bytes, so a
-    character that two tokens share still counts; any other in characters.
+    The tokenizer is read once, here. A byte-level or byte-fallback vocabulary is compared in UTF-8 bytes, so
+    a character that two tokens share still counts; any other in characters.
 
     Args:
         tokenizer: one of Dew's, of the tokenizers library or of transformers, or a processor that holds one.
         strings: one string or several.
-        vocab_size: ids of the model's head, where it is wider than the vocabulary; the ids beyond spell nothing.
+        vocab_size: ids of the model's head, where it is wider than the vocabulary; the ids beyond spell
+            nothing.
 
     Raises:
         ValueError: no string, an empty one, or one that no token of the vocabulary can complete.
@@ -125,7 +127,7 @@ ENDS, FITS = 0, 1
 
 
 def occurrences(known: Vocabulary[Any], string: Any) -> list[tuple[int, int, int]]:
-    """Where each token can sit inside `string`: (token, ENDS, units covered - 1) or (token, FITS, units left)."""
+    """Where each token can sit in `string`: (token, ENDS, units covered - 1) or (token, FITS, units left)."""
     size = len(string)
     by_start: dict[Any, list[int]] = defaultdict(list)
     by_end: dict[Any, list[int]] = defaultdict(list)
@@ -141,9 +143,7 @@ def occurrences(known: Vocabulary[Any], string: Any) -> list[tuple[int, int, int
     for covered in range(1, size):
         end = string[-covered:]
         found += [
-            (token, ENDS, covered - 1)
-            for token in by_start[end[0]]
-            if known.pieces[token].startswith(end)
+            (token, ENDS, covered - 1) for token in by_start[end[0]] if known.pieces[token].startswith(end)
         ]
         start = string[:-covered]
         for token in by_end[start[-1]]:

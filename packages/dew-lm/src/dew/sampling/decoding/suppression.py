@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from dew.sampling.decoding.state import StepState
-from dew.sampling.decoding.tokens import Ids, id_array, token_count
+from dew.sampling.decoding.tokens import Ids, id_array, token_count, within
 
 
 @struct.dataclass
@@ -30,6 +30,10 @@ class SuppressTokens:
 
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:
         return jnp.where(among(logits, self.tokens), -jnp.inf, logits)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("SuppressTokens", self.tokens, vocab_size)
 
 
 @struct.dataclass
@@ -51,6 +55,10 @@ class BeginSuppressTokens:
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:
         here = (state.step == self.offset)[:, None]
         return jnp.where(here & among(logits, self.tokens), -jnp.inf, logits)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("BeginSuppressTokens", self.tokens, vocab_size)
 
 
 def among(logits: jax.Array, tokens: Any) -> jax.Array:

@@ -55,3 +55,15 @@ def token_count(name: str, value: Any, *, least: int = 0) -> Any:
     if isinstance(value, int | np.integer) and value < least:
         raise ValueError(f"{name}={value} must be at least {least}")
     return value
+
+
+def within(name: str, ids: Any, vocab_size: int) -> None:
+    """Refuse ids that the model does not have.
+
+    Raises:
+        ValueError: naming what holds them.
+    """
+    found = np.asarray(ids)
+    wrong = found[found >= vocab_size]
+    if wrong.size:
+        raise ValueError(f"{name} names the id {int(wrong[0])}; the model's ids are 0 to {vocab_size - 1}")

@@ -16,8 +16,9 @@ from dew.sampling.decoding.state import StepState
 class Typical:
     """Locally typical sampling: keep the tokens whose surprise lies nearest to the entropy.
 
-    With `d_i = |-log p_i - H(p)|`, tokens join in the order of `d` until their mass reaches `mass`; all at the
-    distance of the last one are kept. The most probable token may go. Source: arXiv 2202.00666, section 3.
+    With `d_i = |-log p_i - H(p)|`, tokens join in the order of `d` until their mass reaches `mass`; all at
+    the distance of the last one are kept. The most probable token may go. Source: arXiv 2202.00666, section
+    3.
 
     Attributes:
         mass: in (0, 1).
