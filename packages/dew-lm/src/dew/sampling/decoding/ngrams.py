@@ -53,7 +53,7 @@ type Row = tuple[jax.Array, jax.Array]
 
 
 def without_repeats(logits: jax.Array, past: Row, now: Row, size: int) -> jax.Array:
-    """Ban the last token of each window of `past` whose first `size - 1` tokens are the last ones of `now`."""
+    """Ban the last token of each window of `past` whose first `size - 1` tokens end `now`."""
     tokens, lengths = past
     rows, slots = tokens.shape
     windows = slots - size + 1

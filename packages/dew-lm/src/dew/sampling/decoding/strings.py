@@ -24,8 +24,7 @@ from dew.sampling.decoding.state import StepState
 
 @struct.dataclass
 class StopStrings:
-    """The compiled tables of `stop_strings`. Tokens that fit the strings alike share a class; class 0 fits
-    none.
+    """The compiled tables of `stop_strings`; tokens that fit the strings alike share a class, 0 fits none.
 
     Attributes:
         classes: `[vocab]`, the class of each token.
