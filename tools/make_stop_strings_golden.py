@@ -2,8 +2,8 @@
 
     uv run --group oracle python tools/make_stop_strings_golden.py
 
-writes packages/dew-lm/tests/golden/stop_strings.json: for each vocabulary and string one bit for each row. Rows
-and vocabularies are made here, from fixed pieces and a seed.
+writes packages/dew-lm/tests/golden/stop_strings.json: for each vocabulary and string one bit for each row.
+Rows and vocabularies are made here, from fixed pieces and a seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ STRINGS = {
     "word_piece": ["stop", " stop", "p", "op st", "opst"],
 }
 SPELLED = {
-    "byte_level": [["st", "ðŁ", "ĻĤo"], ["s", "tðŁ", "ĻĤ", "o"], ["sÃ", "©s"], ["ppedÃ", "©s"], ["ĊĊ"], ["Ċ", "Ċ"]],
+    "byte_level": [
+        ["st", "ðŁ", "ĻĤo"],
+        ["s", "tðŁ", "ĻĤ", "o"],
+        ["sÃ", "©s"],
+        ["ppedÃ", "©s"],
+        ["ĊĊ"],
+        ["Ċ", "Ċ"],
+    ],
     "byte_fallback": [
         ["st", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "op"],
         ["<0xC3>", "<0xA9>"],
@@ -131,7 +138,8 @@ def golden() -> dict[str, dict[str, str]]:
         tokenizer = make()
         ids = rows(kind, tokenizer)
         found[kind] = {
-            string: np.packbits(reference(tokenizer, [string], ids)).tobytes().hex() for string in STRINGS[kind]
+            string: np.packbits(reference(tokenizer, [string], ids)).tobytes().hex()
+            for string in STRINGS[kind]
         }
     return found
 
@@ -146,7 +154,13 @@ def main() -> None:
     }
     GOLDEN.write_text(json.dumps({"note": note, "ended": golden()}, indent=1, ensure_ascii=True) + "\n")
     for kind, ended in golden().items():
-        print(kind, {text: int(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8)).sum()) for text, bits in ended.items()})
+        print(
+            kind,
+            {
+                text: int(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8)).sum())
+                for text, bits in ended.items()
+            },
+        )
 
 
 if __name__ == "__main__":
