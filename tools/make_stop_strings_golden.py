@@ -137,10 +137,8 @@ def golden() -> dict[str, dict[str, str]]:
     for kind, make in KINDS.items():
         tokenizer = make()
         ids = rows(kind, tokenizer)
-        found[kind] = {
-            string: np.packbits(reference(tokenizer, [string], ids)).tobytes().hex()
-            for string in STRINGS[kind]
-        }
+        ended = {string: reference(tokenizer, [string], ids) for string in STRINGS[kind]}
+        found[kind] = {string: np.packbits(bits).tobytes().hex() for string, bits in ended.items()}
     return found
 
 
@@ -153,14 +151,6 @@ def main() -> None:
         "command": "uv run --group oracle python tools/make_stop_strings_golden.py",
     }
     GOLDEN.write_text(json.dumps({"note": note, "ended": golden()}, indent=1, ensure_ascii=True) + "\n")
-    for kind, ended in golden().items():
-        print(
-            kind,
-            {
-                text: int(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8)).sum())
-                for text, bits in ended.items()
-            },
-        )
 
 
 if __name__ == "__main__":

@@ -57,10 +57,13 @@ def test_a_row_ends_where_transformers_ends_it(kind):
 
 
 def test_several_strings_end_a_row_where_any_of_them_does():
-    tokenizer = reference.byte_level() state, drawn = rows_of(reference.rows("byte_level", tokenizer)) single
-    = [np.asarray(ended(decoding.stop_strings(tokenizer, each), state, drawn)) for each in ("stop", "\n\n")]
-    both = ended(decoding.stop_strings(tokenizer, ["stop", "\n\n"]), state, drawn)
-    np.testing.assert_array_equal(both, single[0] | single[1])
+    tokenizer = reference.byte_level()
+    state, drawn = rows_of(reference.rows("byte_level", tokenizer))
+    first, second, both = (
+        np.asarray(ended(decoding.stop_strings(tokenizer, strings), state, drawn))
+        for strings in ("stop", "\n\n", ["stop", "\n\n"])
+    )
+    np.testing.assert_array_equal(both, first | second)
 
 
 def test_a_string_over_three_tokens_with_overhang_at_both_ends():
@@ -109,14 +112,16 @@ def test_ids_beyond_the_vocabulary_spell_nothing():
 
 
 def test_what_may_begin_a_string_is_pending():
-    criterion = decoding.stop_strings(ByteTokenizer(), ["stop", "\n\n"]) assert [criterion.pending(text) for
-    text in ("", "a", "as", "a sto", "stop", "\n", "ts")] == [0, 0, 1, 3, 0, 1, 1] assert
-    criterion.cut("a\n\nb stop") == "a" assert criterion.cut("nothing") == "nothing"
+    criterion = decoding.stop_strings(ByteTokenizer(), ["stop", "\n\n"])
+    found = {text: criterion.pending(text) for text in ("", "a", "as", "a sto", "stop", "\n", "ts")}
+    assert found == {"": 0, "a": 0, "as": 1, "a sto": 3, "stop": 0, "\n": 1, "ts": 1}
+    assert criterion.cut("a\n\nb stop") == "a"
+    assert criterion.cut("nothing") == "nothing"
 
 
 @pytest.mark.parametrize(
-    ("strings", "named"), [([], "at least one character"), (["a", ""], "at least one character"), ("☃",
-    "'☃'")]
+    ("strings", "named"),
+    [([], "at least one character"), (["a", ""], "at least one character"), ("☃", "'☃'")],
 )
 def test_strings_that_could_end_nothing_are_refused(strings, named):
     tokenizer = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))

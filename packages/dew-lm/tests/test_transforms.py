@@ -1,5 +1,7 @@
 """Transforms at their edges: hand-computed rows, padding, budgets, configuration as data, refusals."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,11 +16,18 @@ NEVER = -np.inf
 
 def state_of(history, prompt, *, left=0, right=0, budget=None):
     """One row whose first `prompt` tokens are the prompt, with padding of id 1 beside it."""
-    tokens = [1] * left + history[:prompt] + [1] * right + history[prompt:] + [1, 1] valid = [False] * left +
-    [True] * prompt + [False] * right + [True] * (len(history) - prompt) + [False] * 2 return StepState(
-    tokens=jnp.asarray([tokens], jnp.int32), valid=jnp.asarray([valid]), step=jnp.asarray([len(history) -
-    prompt], jnp.int32), active=jnp.ones(1, bool), keys=jax.random.split(jax.random.key(0), 1),
-    prompt_width=left + prompt + right, budget=None if budget is None else jnp.asarray([budget], jnp.int32), )
+    drawn = len(history) - prompt
+    tokens = [1] * left + history[:prompt] + [1] * right + history[prompt:] + [1, 1]
+    valid = [False] * left + [True] * prompt + [False] * right + [True] * drawn + [False] * 2
+    return StepState(
+        tokens=jnp.asarray([tokens], jnp.int32),
+        valid=jnp.asarray([valid]),
+        step=jnp.asarray([drawn], jnp.int32),
+        active=jnp.ones(1, bool),
+        keys=jax.random.split(jax.random.key(0), 1),
+        prompt_width=left + prompt + right,
+        budget=None if budget is None else jnp.asarray([budget], jnp.int32),
+    )
 
 
 def row(transform, history, prompt, scores=TIED, **padding):
@@ -108,10 +117,12 @@ def test_an_end_that_is_ruled_out_stays_out_of_a_growing_score():
 
 
 def test_invalid_scores_are_repaired_and_scores_become_log_probabilities():
-    bounds = np.finfo(np.float32) repaired = row(decoding.RemoveInvalidValues(), [0], 1, [np.nan, np.inf,
-    NEVER, 1, 2, 3]) np.testing.assert_array_equal(repaired, np.asarray([0, bounds.max, bounds.min, 1, 2, 3],
-    np.float32)) np.testing.assert_allclose(row(decoding.Renormalize(), [0], 1, logs(0.5, 0.25, 0.25)),
-    logs(0.5, 0.25, 0.25))
+    bounds = np.finfo(np.float32)
+    repaired = row(decoding.RemoveInvalidValues(), [0], 1, [np.nan, np.inf, NEVER, 1, 2, 3])
+    expected = np.asarray([0, bounds.max, bounds.min, 1, 2, 3], np.float32)
+    np.testing.assert_array_equal(repaired, expected)
+    thirds = logs(0.5, 0.25, 0.25)
+    np.testing.assert_allclose(row(decoding.Renormalize(), [0], 1, np.add(thirds, 3)), thirds, rtol=1e-6)
 
 
 def test_the_regions_of_a_state_are_its_real_tokens():
@@ -175,7 +186,7 @@ def test_a_request_ends_with_its_forced_token_at_its_own_budget():
 def test_no_sequence_of_two_tokens_comes_twice():
     tokens = np.asarray(drawn([[1, 2]] * 8, 12, logits=(decoding.NoRepeatNGram(2),)).tokens)
     for each in tokens:
-        pairs = list(zip(each[:-1], each[1:], strict=True))
+        pairs = list(itertools.pairwise(each.tolist()))
         assert len(set(pairs)) == len(pairs)
 
 
