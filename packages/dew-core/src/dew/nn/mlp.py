@@ -1,4 +1,4 @@
-"""Feed-forward blocks: SwiGLU, GEGLU (arXiv 2002.05202) and squared ReLU (arXiv 2109.08668)."""
+"""Feed-forward blocks: gated (SwiGLU, GEGLU; arXiv 2002.05202), squared ReLU (arXiv 2109.08668) and GELU."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ from jaxtyping import Array, Float
 
 from dew.nn.dense import Dense, fan_in_normal
 
-type Activation = Literal["swiglu", "geglu", "relu2"]
-"""A feed-forward block: `swiglu` and `geglu` are gated, `relu2` is not."""
-
-GATES: Mapping[str, Callable[[jax.Array], jax.Array]] = {
-    "swiglu": jax.nn.silu,
-    "geglu": partial(jax.nn.gelu, approximate=True),
-}
-"""The gate's nonlinearity; GEGLU uses the tanh form of GELU, as Gemma does."""
-
-ACTIVATIONS = (*GATES, "relu2")
+type Activation = Literal["swiglu", "geglu", "geglu_erf", "relu2", "gelu", "gelu_erf"]
+"""A feed-forward block, one of `GATES` or of `PLAIN`."""
 
 
 def squared_relu(x: jax.Array) -> jax.Array:
@@ -31,8 +23,24 @@ def squared_relu(x: jax.Array) -> jax.Array:
     return jnp.square(jax.nn.relu(x))
 
 
+GATES: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "swiglu": jax.nn.silu,
+    "geglu": partial(jax.nn.gelu, approximate=True),
+    "geglu_erf": partial(jax.nn.gelu, approximate=False),
+}
+"""Gated blocks and their gate's nonlinearity; `geglu` has the tanh form of GELU, as Gemma does."""
+PLAIN: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "relu2": squared_relu,
+    "gelu": partial(jax.nn.gelu, approximate=True),
+    "gelu_erf": partial(jax.nn.gelu, approximate=False),
+}
+"""Blocks without a gate and their nonlinearity; `gelu` has the tanh form, as GPT-2 does."""
+
+ACTIVATIONS = (*GATES, *PLAIN)
+
+
 class FeedForward(nn.Module):
-    """`down(gate(x W_g) * (x W_u))`, or `down(relu(x W_u)^2)` for `relu2`.
+    """`down(gate(x W_g) * (x W_u))`, or `down(f(x W_u))` without a gate.
 
     Attributes:
         width: of the hidden layer.
@@ -41,6 +49,7 @@ class FeedForward(nn.Module):
         dtype: computes.
         param_dtype: stores.
         precision: of every product.
+        bias: whether the projections have one.
     """
 
     width: int
@@ -49,13 +58,16 @@ class FeedForward(nn.Module):
     dtype: Dtype = jnp.float32
     param_dtype: Dtype = jnp.float32
     precision: jax.lax.PrecisionLike = None
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        dense = partial(Dense, dtype=self.dtype, param_dtype=self.param_dtype, precision=self.precision)
+        dense = partial(
+            Dense, dtype=self.dtype, param_dtype=self.param_dtype, precision=self.precision, bias=self.bias
+        )
         hidden = dense(self.width, ("embed", "mlp"), name="up_proj")(x)
-        if self.activation == "relu2":
-            hidden = squared_relu(hidden)
+        if self.activation in PLAIN:
+            hidden = PLAIN[self.activation](hidden)
         else:
             gate = dense(self.width, ("embed", "mlp"), name="gate_proj")(x)
             hidden = GATES[self.activation](gate) * hidden

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
+from dew.nn.mlp import PLAIN
 
 if TYPE_CHECKING:
     from dew.nn.backbones.causal_transformer.model import CausalTransformer
@@ -20,7 +21,7 @@ def active_weights(model: CausalTransformer) -> int:
     attention = 2 * width * heads * model.head_width
     total = model.num_layers * attention + width * model.vocab_size
     inner = model.intermediate_size or feed_forward_width(width, model.activation)
-    products = 2 if model.activation == "relu2" else 3
+    products = 2 if model.activation in PLAIN else 3
     for layer in range(model.num_layers):
         mixture = model.mixture
         if mixture is None or not mixture.at(layer):

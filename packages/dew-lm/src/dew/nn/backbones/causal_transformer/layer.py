@@ -1,4 +1,4 @@
-"""One pre-norm decoder layer: grouped-query self-attention, then a feed-forward block.
+"""One decoder layer: grouped-query self-attention and a feed-forward block, around which norms stand.
 
 Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head width, E model width.
 """
@@ -17,19 +17,20 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl, logit_maxima, scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer.cache import LayerCache, write
+from dew.nn.backbones.causal_transformer.config import Biases, Block, LayerPlan
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import Activation, FeedForward
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.layer import MixtureOfExperts
-from dew.nn.norms import RMSNorm
-from dew.nn.rotary import rotate
+from dew.nn.norms import NormKind, norm_of
+from dew.nn.rotary import Pairs, rotate
 from dew.nn.tokens import split_tokens
 
 QK = "qk"
 """The collection an attention layer sows `max_logits` [B, H] into, when it is mutable."""
 
-type Angles = tuple[jax.Array, jax.Array]
-"""Cosines and sines of the rotary angles, [B, T, D / 2] or [1, T, D / 2] each."""
+type Angles = dict[str, tuple[jax.Array, jax.Array]]
+"""Rotary tables by name: cosines and sines, [B, T, D / 2] or [1, T, D / 2] each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,14 @@ class LayerSpec:
     head_dim: int
     intermediate_size: int
     activation: Activation
+    mixture: Mixture | None
+    block: Block
+    norm_kind: NormKind
     norm_eps: float
-    qk_norm: bool
+    qk_norm: bool | str
+    bias: Biases
+    pairs: Pairs
+    residual: float
     causal: bool
     softcap: float | None
     output_gain: float
@@ -52,31 +59,41 @@ class LayerSpec:
     precision: jax.lax.PrecisionLike
     attention_impl: AttentionImpl | None
 
+    def make_norm(self, axis: str = "norm") -> nn.Module:
+        """A norm of the decoder's kind."""
+        return norm_of(self.norm_kind)(
+            epsilon=self.norm_eps, dtype=self.dtype, param_dtype=self.param_dtype, axis=axis
+        )
+
 
 class SelfAttention(nn.Module):
-    """Grouped-query attention with rotary positions, over the tokens given or over a cache.
+    """Grouped-query attention over the tokens given or over a cache.
 
     Attributes:
         spec: sizes and numerics.
-        window: a query sees itself and the `window - 1` tokens before it; None for all before it.
+        plan: what is this layer's own.
     """
 
     spec: LayerSpec
-    window: int | None = None
+    plan: LayerPlan
 
     def setup(self) -> None:
         spec = self.spec
         project = partial(Dense, dtype=spec.dtype, param_dtype=spec.param_dtype, precision=spec.precision)
-        self.q_proj = project(spec.num_heads * spec.head_dim, ("embed", "heads"))
-        self.k_proj = project(spec.num_kv_heads * spec.head_dim, ("embed", "kv_heads"))
-        self.v_proj = project(spec.num_kv_heads * spec.head_dim, ("embed", "kv_heads"))
+        width, key_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        self.q_proj = project(width, ("embed", "heads"), bias=spec.bias.qkv)
+        self.k_proj = project(key_width, ("embed", "kv_heads"), bias=spec.bias.qkv)
+        self.v_proj = project(key_width, ("embed", "kv_heads"), bias=spec.bias.qkv)
         self.o_proj = project(
-            spec.hidden_size, ("heads", "embed"), kernel_init=fan_in_normal(spec.output_gain)
+            spec.hidden_size,
+            ("heads", "embed"),
+            kernel_init=fan_in_normal(spec.output_gain),
+            bias=spec.bias.output,
         )
         if spec.qk_norm:
-            norm = partial(RMSNorm, spec.norm_eps, spec.dtype, spec.param_dtype, axis="head_dim")
-            self.q_norm = norm()
-            self.k_norm = norm()
+            whole = spec.qk_norm == "width"
+            self.q_norm = spec.make_norm("heads" if whole else "head_dim")
+            self.k_norm = spec.make_norm("kv_heads" if whole else "head_dim")
 
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
@@ -111,10 +128,17 @@ class SelfAttention(nn.Module):
         return self._output(mixed), cache
 
     def _project(self, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
-        query, key, value = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        if self.spec.qk_norm:
+        query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if self.spec.qk_norm == "width":
             query, key = self.q_norm(query), self.k_norm(key)
-        return rotate(query, *angles), rotate(key, *angles), value
+        query, key, value = map(self._split, (query, key, value))
+        if self.spec.qk_norm is True:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if self.plan.angles is None:
+            return query, key, value
+        turn = partial(rotate, pairs=self.spec.pairs)
+        table = angles[self.plan.angles]
+        return turn(query, *table), turn(key, *table), value
 
     def _report(self, query: jax.Array, key: jax.Array, segment_ids: jax.Array | None) -> None:
         if not self.is_mutable_collection(QK) or self.is_initializing():
@@ -126,8 +150,9 @@ class SelfAttention(nn.Module):
             query,
             key,
             causal=self.spec.causal,
-            window=self.window,
+            window=self.plan.window,
             segment_ids=segment_ids,
+            scale=self.plan.scale,
             precision=self.spec.precision,
         )
         self.sow(QK, "max_logits", maxima)
@@ -139,7 +164,8 @@ class SelfAttention(nn.Module):
         return partial(
             scaled_dot_product_attention,
             causal=self.spec.causal,
-            window=self.window,
+            window=self.plan.window,
+            scale=self.plan.scale,
             softcap=self.spec.softcap,
             implementation=self.spec.attention_impl,
             precision=self.spec.precision,
@@ -150,36 +176,38 @@ class SelfAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
+    """Attention and feed-forward added to the stream, in the order and with the norms of `spec.block`.
 
     Attributes:
         spec: sizes and numerics.
-        window: of the attention, or None.
-        mixture: of experts in place of the one feed-forward block, or None.
+        plan: what is this layer's own.
     """
 
     spec: LayerSpec
-    window: int | None = None
-    mixture: Mixture | None = None
+    plan: LayerPlan
 
     def setup(self) -> None:
         spec = self.spec
-        norm = partial(RMSNorm, spec.norm_eps, spec.dtype, spec.param_dtype)
-        self.input_layernorm = norm()
-        self.self_attn = SelfAttention(spec, self.window)
-        self.post_attention_layernorm = norm()
+        if spec.block != "post":
+            self.input_layernorm = spec.make_norm()
+        self.self_attn = SelfAttention(spec, self.plan)
+        if spec.block != "parallel_shared":
+            self.post_attention_layernorm = spec.make_norm()
+        if spec.block == "sandwich":
+            self.pre_feedforward_layernorm = spec.make_norm()
+        if spec.block in ("post", "sandwich"):
+            self.post_feedforward_layernorm = spec.make_norm()
         numerics = spec.activation, spec.output_gain, spec.dtype, spec.param_dtype, spec.precision
-        if self.mixture is None:
-            self.mlp = FeedForward(spec.intermediate_size, *numerics)
+        if spec.mixture is not None and self.plan.experts:
+            width = spec.mixture.intermediate_size or spec.intermediate_size
+            self.mlp = MixtureOfExperts(spec.mixture, width, *numerics)
         else:
-            width = self.mixture.intermediate_size or spec.intermediate_size
-            self.mlp = MixtureOfExperts(self.mixture, width, *numerics)
+            self.mlp = FeedForward(spec.intermediate_size, *numerics, bias=spec.bias.mlp)
 
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None
     ) -> Float[Array, "B T E"]:
-        x = x + self.self_attn(split_tokens(self.input_layernorm(x)), angles, segment_ids)
-        return x + self._feed_forward(x)
+        return self._added(x, self.self_attn(split_tokens(self._read(x)), angles, segment_ids))
 
     def decode(
         self,
@@ -190,9 +218,37 @@ class DecoderLayer(nn.Module):
         cache: LayerCache,
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """The layer over new tokens, with the earlier ones in `cache`."""
-        mixed, cache = self.self_attn.decode(self.input_layernorm(x), angles, positions, valid, cache)
-        x = x + mixed
-        return x + self._feed_forward(x), cache
+        mixed, cache = self.self_attn.decode(self._read(x), angles, positions, valid, cache)
+        return self._added(x, mixed), cache
+
+    def _read(self, x: jax.Array) -> jax.Array:
+        """What attention reads of the stream."""
+        return x if self.spec.block == "post" else self.input_layernorm(x)
+
+    def _added(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
+        """The stream with what attention mixed, and with what the feed-forward block makes of it."""
+        match self.spec.block:
+            case "pre":
+                x = x + self._scaled(mixed)
+                return x + self._scaled(self._feed_forward(self.post_attention_layernorm(x)))
+            case "post":
+                x = x + self._scaled(self.post_attention_layernorm(mixed))
+                return x + self._scaled(self.post_feedforward_layernorm(self._feed_forward(x)))
+            case "sandwich":
+                x = x + self._scaled(self.post_attention_layernorm(mixed))
+                made = self._feed_forward(self.pre_feedforward_layernorm(x))
+                return x + self._scaled(self.post_feedforward_layernorm(made))
+            case "parallel":
+                made = self._feed_forward(self.post_attention_layernorm(x))
+            case "parallel_shared":
+                made = self._feed_forward(self._read(x))
+        return x + self._scaled(mixed) + self._scaled(made)
+
+    def _scaled(self, added: jax.Array) -> jax.Array:
+        if self.spec.residual == 1.0:
+            return added
+        wide = added.astype(jnp.promote_types(added.dtype, jnp.float32))
+        return (wide * self.spec.residual).astype(added.dtype)
 
     def _feed_forward(self, x: jax.Array) -> jax.Array:
-        return split_tokens(self.mlp(split_tokens(self.post_attention_layernorm(x))))
+        return split_tokens(self.mlp(split_tokens(x)))

@@ -6,7 +6,7 @@ Dimensions: B rows, S or T tokens, E model width, V vocabulary, C cache slots.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,21 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
 from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
+from dew.nn.backbones.causal_transformer.config import (
+    Biases,
+    Block,
+    LayerPlan,
+    Position,
+    Rotary,
+    Scales,
+)
 from dew.nn.backbones.causal_transformer.cost import forward_macs
 from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
     check_heads,
+    check_parts,
+    check_rotary,
     check_sizes,
     feed_forward_width,
     windows,
@@ -29,7 +39,7 @@ from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_
 from dew.nn.dense import Dense
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
-from dew.nn.norms import RMSNorm
+from dew.nn.norms import NormKind
 from dew.nn.pipeline import active_stages
 from dew.nn.rotary import rotary_table
 from dew.nn.sharding import named_axes, unboxed
@@ -38,7 +48,7 @@ from dew.nn.tokens import check_positions, split_lookup, split_tokens
 
 
 class CausalTransformer(nn.Module):
-    """Pre-norm decoder: embedding, `num_layers` layers of attention and feed-forward, norm, vocabulary head.
+    """Decoder: embedding, `num_layers` layers of attention and feed-forward, norm, vocabulary head.
 
     Attributes:
         vocab_size: V.
@@ -46,14 +56,21 @@ class CausalTransformer(nn.Module):
         num_layers: how many layers.
         num_heads: query heads of a layer.
         num_kv_heads: key heads, a divisor of `num_heads`; None takes `num_heads`.
-        head_dim: width of a head, even; None takes `hidden_size / num_heads`.
-        intermediate_size: inner width of the feed-forward blocks; None takes 4 E for `relu2`, and 8/3 E
+        head_dim: width of a head; None takes `hidden_size / num_heads`.
+        intermediate_size: inner width of the feed-forward blocks; None takes 4 E without a gate, and 8/3 E
             rounded up to a multiple of 64 for the gated ones.
         max_seq_len: the longest sequence, in tokens.
         rope_theta: base of the rotary frequencies.
+        rotary: what else there is to the rotation: scaling, the part of a head that turns, its pairs, the
+            layers that turn, another base under a window.
+        position: `rotary`, or `learned`, a trained vector for each of `max_seq_len` positions.
+        block: where the norms stand in a layer and what they read, see `Block`.
+        norm_kind: of every norm: `rms`, `rms_offset`, `layer` or `layer_scale`.
         norm_eps: added to every norm's mean square.
-        activation: `swiglu`, `geglu` or `relu2`.
-        qk_norm: normalize queries and keys of each head before the rotation.
+        activation: gated (`swiglu`, `geglu`, `geglu_erf`) or not (`relu2`, `gelu`, `gelu_erf`).
+        bias: which projections add a trained vector.
+        scales: constant factors of embedding, residual branches, logits and attention scores.
+        qk_norm: normalize queries and keys before the rotation: True in each head, `width` over all heads.
         tie_embeddings: the head is the embedding, transposed.
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before it; None sees all
             before it.
@@ -70,8 +87,8 @@ class CausalTransformer(nn.Module):
         mixture: experts in place of the feed-forward blocks; None has one block a layer.
 
     Raises:
-        ValueError: at construction, for sizes below 1, heads that do not divide, an odd head width, an
-            unknown activation, or window fields that contradict each other.
+        ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
+            coordinates, an unknown part, or window fields that contradict each other.
     """
 
     vocab_size: int
@@ -83,9 +100,15 @@ class CausalTransformer(nn.Module):
     intermediate_size: int | None = None
     max_seq_len: int = 2048
     rope_theta: float = 10000.0
+    rotary: Rotary = Rotary()
+    position: Position = "rotary"
+    block: Block = "pre"
+    norm_kind: NormKind = "rms"
     norm_eps: float = 1e-6
     activation: Activation = "swiglu"
-    qk_norm: bool = False
+    bias: Biases = Biases()
+    scales: Scales = Scales()
+    qk_norm: bool | Literal["width"] = False
     tie_embeddings: bool = False
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] | None = None
@@ -112,6 +135,9 @@ class CausalTransformer(nn.Module):
             sliding_window=self.sliding_window,
         )
         check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
+        if self.position == "rotary":
+            check_rotary(self.rotary, self.head_width, self.sliding_window)
         check_attention(
             activation=self.activation,
             window=self.sliding_window,
@@ -133,15 +159,27 @@ class CausalTransformer(nn.Module):
     @property
     def bank(self) -> DecoderBank:
         """Where the layers stand in a variables tree."""
-        kinds = tuple(self._kind(index) for index in range(self.num_layers))
+        kinds = tuple(plan.told(scale=self.scales.attention_by_layer) for plan in self.plans)
         return DecoderBank((), StackView(self.num_layers, kinds=kinds))
 
-    def _kind(self, index: int) -> str:
-        """What the layer of this index computes, in words: it may differ from its neighbours'."""
-        span = windows(self.num_layers, self.sliding_window, self.sliding_layers)[index]
-        reach = "full" if span is None else f"window {span}"
-        mixed = self.mixture is not None and self.mixture.at(index)
-        return f"{reach} with experts" if mixed else reach
+    @property
+    def plans(self) -> tuple[LayerPlan, ...]:
+        """What each layer has to itself: it may differ from its neighbours."""
+        spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
+        return tuple(
+            LayerPlan(
+                window=span,
+                angles=self._angles_at(index, span),
+                scale=self.scales.of_scores(self.head_width, index),
+                experts=self.mixture is not None and self.mixture.at(index),
+            )
+            for index, span in enumerate(spans)
+        )
+
+    def _angles_at(self, layer: int, window: int | None) -> str | None:
+        if self.position != "rotary" or not self.rotary.at(layer):
+            return None
+        return "local" if window is not None and self.rotary.local_theta is not None else "global"
 
     def forward_macs(self, length: int) -> int:
         """Multiply-adds that one row of `length` tokens needs, of attention the keys that a query sees."""
@@ -155,15 +193,19 @@ class CausalTransformer(nn.Module):
             param_dtype=self.param_dtype,
             embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), "vocab", "embed"),
         )
+        if self.position == "learned":
+            self.embed_positions = nn.Embed(
+                self.max_seq_len,
+                self.hidden_size,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), None, "embed"),
+            )
         # Decoding keeps nothing for a gradient, so only the full forward is recomputed.
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
         spec = self._layer_spec()
-        spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
-        self.layers = [
-            layer(spec, span, self.mixture if self.mixture is not None and self.mixture.at(index) else None)
-            for index, span in enumerate(spans)
-        ]
-        self.norm = RMSNorm(self.norm_eps, self.dtype, self.param_dtype)
+        self.layers = [layer(spec, plan) for plan in self.plans]
+        self.norm = spec.make_norm()
         if not self.tie_embeddings:
             self.lm_head = Dense(
                 self.vocab_size, ("embed", "vocab"), dtype=self.dtype, param_dtype=self.param_dtype
@@ -180,8 +222,14 @@ class CausalTransformer(nn.Module):
             if width is None
             else width,
             activation=self.activation,
+            mixture=self.mixture,
+            block=self.block,
+            norm_kind=self.norm_kind,
             norm_eps=self.norm_eps,
             qk_norm=self.qk_norm,
+            bias=self.bias,
+            pairs=self.rotary.pairs,
+            residual=self.scales.residual,
             causal=self.causal,
             softcap=self.attn_logit_softcap,
             # Two outputs a layer are added to the stream: their sum keeps unit scale at the start.
@@ -212,7 +260,7 @@ class CausalTransformer(nn.Module):
         positions: Int[Array, "B S"] | None = None,
         segment_ids: Int[Array, "B S"] | None = None,
     ) -> Float[Array, "B S E"]:
-        """The states after the final norm.
+        """The states that the head reads: after the final norm, times `scales.logits`.
 
         Args:
             tokens: ids below `vocab_size`.
@@ -233,14 +281,44 @@ class CausalTransformer(nn.Module):
             check_positions("tokens.shape[1]", length)
         if positions is None:
             positions = jnp.arange(length)[None]
-        angles = rotary_table(positions, self.head_width, self.rope_theta)
+        angles = self._angles(positions)
         stages = 1 if self.is_initializing() else active_stages()
         if stages > 1:
-            return self.norm(self._through_stages(self.embed_tokens(tokens), angles, segment_ids, stages))
-        x = split_lookup(self.embed_tokens(split_tokens(tokens)))
+            x = self._entered(self.embed_tokens(tokens), positions)
+            return self._left(self._through_stages(x, angles, segment_ids, stages))
+        x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
-        return self.norm(x)
+        return self._left(x)
+
+    def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
+        """The rotary tables that the layers turn by."""
+        named = {plan.angles for plan in self.plans}
+        width, scaling = self.rotary.width(self.head_width), self.rotary.scaling
+        tables: Angles = {}
+        if "global" in named:
+            tables["global"] = rotary_table(
+                positions, width, self.rope_theta, scaling=scaling, longest=longest
+            )
+        if "local" in named:
+            tables["local"] = rotary_table(positions, width, cast("float", self.rotary.local_theta))
+        return tables
+
+    def _entered(self, x: jax.Array, positions: jax.Array) -> jax.Array:
+        """The stream at the first layer, from the embedding's vectors."""
+        if self.scales.embedding != 1.0:
+            x = x * jnp.asarray(self.scales.embedding, x.dtype)
+        if self.position == "learned":
+            x = x + self.embed_positions(positions)
+        return x
+
+    def _left(self, x: jax.Array) -> jax.Array:
+        """What the head reads of the stream behind the last layer."""
+        x = self.norm(x)
+        if self.scales.logits == 1.0:
+            return x
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        return (wide * self.scales.logits).astype(x.dtype)
 
     def _through_stages(
         self, x: jax.Array, angles: Angles, segment_ids: jax.Array | None, stages: int
@@ -270,7 +348,7 @@ class CausalTransformer(nn.Module):
         valid: Bool[Array, "B T"],
         cache: Cache,
     ) -> tuple[Float[Array, "B T E"], Cache]:
-        """The states of new tokens after the final norm, and the cache with them in it.
+        """The states of new tokens that the head reads, and the cache with them in it.
 
         Args:
             tokens: [B, T], a whole prompt or one step.
@@ -278,12 +356,14 @@ class CausalTransformer(nn.Module):
             valid: [B, T]; a token that is not valid writes nothing, and its state means nothing.
             cache: from `init_cache` or an earlier call.
         """
-        angles = rotary_table(positions, self.head_width, self.rope_theta)
-        x = split_lookup(self.embed_tokens(split_tokens(tokens)))
+        # Keys stay turned in the cache, so frequencies that depend on a row's length take its longest.
+        capacity = next(iter(cache.values()))["key"].shape[1]
+        angles = self._angles(positions, capacity)
+        x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         written: Cache = {}
         for name, layer in zip(self.bank.view.names, self.layers, strict=True):
             x, written[name] = layer.decode(x, angles, positions, valid, cache[name])
-        return self.norm(x), written
+        return self._left(x), written
 
     def init_cache(self, rows: int, capacity: int) -> Cache:
         """A cache for `rows` rows of up to `capacity` tokens, without tokens.

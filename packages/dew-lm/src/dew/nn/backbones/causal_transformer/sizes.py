@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dew.nn.mlp import ACTIVATIONS
+from dew.nn.backbones.causal_transformer.config import BLOCKS, Rotary
+from dew.nn.mlp import ACTIVATIONS, PLAIN
+from dew.nn.norms import NORMS
 
 
 def feed_forward_width(hidden_size: int, activation: str) -> int:
     """The default inner width: 4 times the model's, or, gated, 8/3 of it rounded up to a multiple of 64."""
-    if activation == "relu2":
+    if activation in PLAIN:
         return 4 * hidden_size
     return -(-8 * hidden_size // (3 * 64)) * 64
 
@@ -49,8 +51,42 @@ def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: i
             "either, or set head_dim"
         )
     width = hidden_size // num_heads if head_dim is None else head_dim
-    if width % 2:
-        raise ValueError(f"head_dim={width} must be even: rotary positions turn pairs of coordinates")
+
+
+def check_parts(*, block: str, norm_kind: str, qk_norm: object, position: str) -> None:
+    """Refuse the name of a part that there is not.
+
+    Raises:
+        ValueError: naming the field and what it may be.
+    """
+    choices: dict[str, tuple[object, tuple[object, ...]]] = {
+        "block": (block, BLOCKS),
+        "norm_kind": (norm_kind, NORMS),
+        "qk_norm": (qk_norm, (False, True, "width")),
+        "position": (position, ("rotary", "learned")),
+    }
+    for name, (value, known) in choices.items():
+        if value not in known:
+            raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, known))}")
+
+
+def check_rotary(rotary: Rotary, head_width: int, window: int | None) -> None:
+    """Refuse a turning part of a head that is no pairs, and a base for windows that no layer has.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    width = rotary.width(head_width)
+    if width < 2 or width % 2:
+        part = "" if rotary.fraction == 1 else f"the {width} that rotary.fraction={rotary.fraction} takes of "
+        raise ValueError(
+            f"{part}head_dim={head_width} must be even: rotary positions turn pairs of coordinates"
+        )
+    if rotary.local_theta is not None and window is None:
+        raise ValueError(
+            f"rotary.local_theta={rotary.local_theta} is the base of layers with a sliding_window, "
+            "and it is unset"
+        )
 
 
 def check_attention(

@@ -40,7 +40,7 @@ def layers_over_stages(
         view: which subtrees these are.
         stages: of the pipeline.
         x: [B, T, E].
-        angles: of the rotation.
+        angles: rotary tables.
         segment_ids: [B, T] or None.
         sown: collections the layers report into; what they sow has a row in front for each row of `x`.
 
@@ -62,7 +62,8 @@ def layers_over_stages(
 
     rows: dict[str, Any] = {"segment_ids": segment_ids}
     shared: dict[str, Any] = {}
-    (shared if angles[0].shape[0] == 1 else rows)["angles"] = angles
+    tables = jax.tree.leaves(angles)
+    (rows if tables and tables[0].shape[0] > 1 else shared)["angles"] = angles
     x, reports = through_stages(stage, bank, x, rows, shared)
     found: Reports = {name: {} for name in sown}
     for index, name in enumerate(view.names):
