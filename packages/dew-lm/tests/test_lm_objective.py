@@ -238,7 +238,6 @@ def test_units_are_the_predicted_tokens():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"loss_role": "assistant"},
         {"mtp_weight": 0.3},
         {"indexer": IndexerTraining("warmup")},
     ],
@@ -253,7 +252,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
     "fields",
     [
         {"depths": True},
-        {"roles": TOKENS},
         {"indexer": True},
         {"layers": (0,)},
         {"routes": (TOKENS, None)},

@@ -34,6 +34,7 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
         pad_id: targets of this id do not count; None counts all.
         head_chunks: at most so many tiles over the vocabulary.
         token_accuracy: compare the best id with the target.
+        loss_role: only targets of this role count; None counts all.
         trainable: the parameters that are trained; None for all.
     """
 
@@ -41,6 +42,7 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
     pad_id: int | None
     head_chunks: int
     token_accuracy: bool
+    loss_role: int | None = None
     trainable: PathFilter | None
 
     def token_scores(
@@ -72,7 +74,8 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             positions: [B, S + 1], for the rotation; None counts from each row's start.
             routing: report every router's load.
             qk_stats: report the largest attention logit of every head.
-            depths, roles, indexer, layers, routes: not supported yet.
+            roles: [B, S + 1], whose each token is: with `loss_role`, only its targets count. None counts all.
+            depths, indexer, layers, routes: not supported yet.
 
         Raises:
             ValueError: an argument that is not supported yet, `routing` of a model without experts, or
@@ -81,7 +84,6 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
         refuse_unbuilt(
             "LMObjective.token_scores",
             depths=depths,
-            roles=roles,
             indexer=indexer or None,
             layers=tuple(layers),
             routes=routes,
@@ -102,7 +104,9 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
         )
         hidden, sown = result if opened else (result, {})
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
-        weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
+        weights = target_weights(
+            tokens, pad_id=self.pad_id, segment_ids=segment_ids, roles=roles, loss_role=self.loss_role
+        )
         loads = loads_of(sown) if routing else None
         logits = logits_of(sown) if qk_stats else None
         return Scores(losses, weights, correct, hidden, log_partition, loads, logits)

@@ -9,8 +9,6 @@ UNBUILT: Mapping[str, tuple[Any, str]] = {
     "routes": (None, "a mixture of experts"),
     "mtp_weight": (None, "prediction depths"),
     "depths": (False, "prediction depths"),
-    "loss_role": (None, "conversation data"),
-    "roles": (None, "conversation data"),
     "indexer": (None, "a sparse-attention indexer"),
     "layers": ((), "feature distillation"),
     "support": (None, "rollouts with a filtered vocabulary"),

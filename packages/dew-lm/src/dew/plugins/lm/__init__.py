@@ -47,6 +47,12 @@ def dew_components() -> Iterator[Component]:
         "dew.data.tokens.config:PackedTokens",
         "Whole documents of ids that were tokenized before, several to a row.",
     )
+    yield Component(
+        "dataset",
+        "chat_messages",
+        "dew.data.chat.config:ChatMessages",
+        "Conversations, by the tokenizer's chat template, with a role for every token.",
+    )
     yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
     yield Component(
         "tokenizer", "hf", "dew.data.text:HFTokenizer", "A tokenizer.json of the tokenizers library."
