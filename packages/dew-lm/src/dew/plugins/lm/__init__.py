@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dew.interop.decoders.names import MODEL_TYPES
 from dew.plugins import Component, hookimpl
 
 DEW_CONTRACT = 1
@@ -69,14 +70,14 @@ def dew_components() -> Iterator[Component]:
         "writer",
         "causal_transformer",
         "dew.interop.decoders:write_task",
-        "A Hugging Face folder in the layout of Llama, Arcee, Mistral, Ministral or Qwen3.",
+        "A Hugging Face folder in the layout of the first family that computes the model.",
     )
     yield Component(
         "reader",
         "llama",
         "dew.interop.decoders:read_decoder",
-        "Llama, Arcee, Mistral, Ministral and Qwen3 folders in Hugging Face's layout.",
-        aliases=("arcee", "mistral", "ministral", "qwen3"),
+        "Decoder folders in Hugging Face's layout, by their model_type.",
+        aliases=tuple(name for name in MODEL_TYPES if name != "llama"),
     )
     yield Component(
         "adapter_writer",
