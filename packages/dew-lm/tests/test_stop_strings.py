@@ -13,6 +13,7 @@ from tokenizers import models
 from dew.data.text import ByteTokenizer
 from dew.inference.text import RunProcessor
 from dew.sampling import StepState, decoding
+from dew.sampling.text.cutting import cut, pending
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = importlib.util.spec_from_file_location(
@@ -73,7 +74,7 @@ def test_a_string_over_three_tokens_with_overhang_at_both_ends():
     criterion = decoding.stop_strings(tokenizer, "beta gamma")
     found = [bool(ended(criterion, *rows_of([row]))[0]) for row in ([3, 0, 1, 2], [0, 1, 2, 3], [0, 1, 3, 2])]
     assert found == [True, False, False]
-    assert criterion.cut("alphabeta gammadelta") == "alpha"
+    assert cut("alphabeta gammadelta", criterion.strings) == "alpha"
 
 
 def test_a_string_inside_one_token_ends_the_row():
@@ -112,11 +113,11 @@ def test_ids_beyond_the_vocabulary_spell_nothing():
 
 
 def test_what_may_begin_a_string_is_pending():
-    criterion = decoding.stop_strings(ByteTokenizer(), ["stop", "\n\n"])
-    found = {text: criterion.pending(text) for text in ("", "a", "as", "a sto", "stop", "\n", "ts")}
+    strings = ("stop", "\n\n")
+    found = {text: pending(text, strings) for text in ("", "a", "as", "a sto", "stop", "\n", "ts")}
     assert found == {"": 0, "a": 0, "as": 1, "a sto": 3, "stop": 0, "\n": 1, "ts": 1}
-    assert criterion.cut("a\n\nb stop") == "a"
-    assert criterion.cut("nothing") == "nothing"
+    assert cut("a\n\nb stop", strings) == "a"
+    assert cut("nothing", strings) == cut("nothing", ()) == "nothing"
 
 
 @pytest.mark.parametrize(

@@ -74,15 +74,6 @@ class StopStrings:
         total = covered + jnp.sum(widths, axis=1)[:, None]
         return total[:, None, :] >= jnp.asarray(self.sizes)[:, None]
 
-    def cut(self, text: str) -> str:
-        """`text` up to the first of the strings in it."""
-        return text[: min((at for each in self.strings if (at := text.find(each)) >= 0), default=len(text))]
-
-    def pending(self, text: str) -> int:
-        """How many characters at the end of `text` may be the start of one of the strings."""
-        sizes = range(min(len(text), max(map(len, self.strings)) - 1), 0, -1)
-        return next((n for n in sizes if any(each.startswith(text[-n:]) for each in self.strings)), 0)
-
 
 def stop_strings(
     tokenizer: object, strings: str | Sequence[str], vocab_size: int | None = None
