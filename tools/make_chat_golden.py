@@ -5,8 +5,9 @@
 Reads the templates and conversations below packages/dew-lm/tests/golden/chat, writes two small tokenizers
 beside them (byte-level with trimmed offsets and a post-processor that adds a beginning; SentencePiece-like
 with byte fallback), and `trl.json`: for each tokenizer, template and conversation the ids and the mask of
-TRL's own tokenizing function, or the refusal of the template. TRL gets the byte-level tokenizer with whole offsets:
-where a post-processor trims them, transformers finds no token at a leading space and drops the rest of the
+TRL's own tokenizing function, or the refusal of the template. TRL gets the byte-level tokenizer with whole
+offsets: where a post-processor trims them, transformers finds no token at a leading space and drops the
+    rest of the
 mask.
 """
 

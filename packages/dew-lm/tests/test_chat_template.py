@@ -4,6 +4,7 @@ roles."""
 import json
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def shown(name, style, talk, **options):
     cuts = [0, *(np.flatnonzero(np.diff(row.roles)) + 1).tolist(), len(row.ids)]
     return [
         (Role(row.roles[a]).name, backend.decode(row.ids[a:b].tolist(), skip_special_tokens=False))
-        for a, b in zip(cuts, cuts[1:], strict=False)
+        for a, b in pairwise(cuts)
     ]
 
 

@@ -11,6 +11,8 @@ __getattr__, __dir__ = lazy(
         "ChatTemplate": "dew.data.chat.template:dew-lm",
         "ChatTemplateError": "dew.data.chat.template:dew-lm",
         "Conversation": "dew.data.chat.conversation:dew-lm",
+        "PreferencePairs": "dew.data.chat.answers_config:dew-lm",
+        "Prompts": "dew.data.chat.answers_config:dew-lm",
         "RewrittenTurns": "dew.data.chat.turns:dew-lm",
         "Role": "dew.data.chat.roles:dew-lm",
         "chat_template": "dew.data.chat.choose:dew-lm",
@@ -18,6 +20,8 @@ __getattr__, __dir__ = lazy(
 )
 
 if TYPE_CHECKING:
+    from dew.data.chat.answers_config import PreferencePairs as PreferencePairs
+    from dew.data.chat.answers_config import Prompts as Prompts
     from dew.data.chat.choose import chat_template as chat_template
     from dew.data.chat.config import ChatMessages as ChatMessages
     from dew.data.chat.conversation import Conversation as Conversation

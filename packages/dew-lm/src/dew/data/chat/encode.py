@@ -63,6 +63,13 @@ class RoleEncoder:
         encodings = self._backend.encode_batch([each.text for each in texts], add_special_tokens=False)
         return [self._row(each, encoding) for each, encoding in zip(texts, encodings, strict=True)]
 
+    def first_bytes(self, text: str) -> int:
+        """Bytes of `text` that its first token holds, the whole of a letter whose first part it is."""
+        if self._backend is None:
+            return min(1, len(text.encode()))
+        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        return len(text[: offsets[0][1]].encode()) if offsets else 0
+
     def _row(self, text: Spoken, encoding: Any) -> Row:
         ids = np.asarray(encoding.ids, np.int64)
         if self._bos is not None and ids[:2].tolist() == [self._bos, self._bos]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import batched
 from pathlib import Path
@@ -19,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from dew.data.chat.choose import chat_template
-from dew.data.chat.conversation import Conversation, conversation
+from dew.data.chat.choose import chat_template, special_tokens
+from dew.data.chat.conversation import conversation
 from dew.data.chat.encode import RoleEncoder
 from dew.data.chat.reading import Record, read_records
 from dew.data.chat.roles import Role
@@ -43,10 +44,10 @@ TOOLS = "tools"
 
 @dataclass
 class ChatCounts:
-    """What became of the conversations of a split.
+    """What became of the records of a split.
 
     Attributes:
-        conversations: read.
+        conversations: records that were read.
         texts: they are rendered to.
         split: conversations taken apart because the template rewrites earlier turns.
         silent: texts in which the assistant says nothing.
@@ -59,42 +60,55 @@ class ChatCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatSource:
-    """Conversations and how they are rendered.
+class RecordSource(ABC):
+    """Records and how they are rendered.
 
     Attributes:
         files: of the splits `train` and, where it has files of its own, `val`.
         tokenizer: makes the ids.
-        column: of the messages.
-        val_fraction: part of the training conversations held out where `val` has no files, by their hash.
+        val_fraction: part of the training records held out where `val` has no files, by their hash.
         template: a file in the place of the tokenizer's own template, or None.
         options: further names for the template.
         today: the day `strftime_now` gives, or None.
-        rewritten: what is done where the template rewrites earlier turns.
     """
 
     files: Mapping[str, list[Path]]
     tokenizer: Tokenizer
-    column: str
     val_fraction: float
-    template: str | None
-    options: Mapping[str, Any]
-    today: str | None
-    rewritten: Rewritten
+    template: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    today: str | None = None
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """What a record must have; its hash is that of these."""
+
+    @abstractmethod
+    def rendered(self, record: Record, place: str) -> list[Spoken]:
+        """The texts of one record.
+
+        Raises:
+            ValueError: one that holds something else, with its place.
+        """
 
     @cached_property
-    def templates(self) -> dict[bool, ChatTemplate]:
-        """The template of conversations without tools and with."""
-        return {
-            tools: chat_template(
-                self.tokenizer,
-                file=self.template,
-                with_tools=tools,
-                options=self.options,
-                today=self.today,
+    def _templates(self) -> dict[bool, ChatTemplate]:
+        return {}
+
+    def template_for(self, tools: object) -> ChatTemplate:
+        """The template of conversations with these tools, or None.
+
+        Raises:
+            FileNotFoundError: the file that is named.
+            ValueError: the tokenizer has none, or one that does not compile.
+        """
+        kind = tools is not None
+        if kind not in self._templates:
+            self._templates[kind] = chat_template(
+                self.tokenizer, file=self.template, with_tools=kind, options=self.options, today=self.today
             )
-            for tools in (False, True)
-        }
+        return self._templates[kind]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -103,53 +117,80 @@ class ChatSource:
 
     def key(self) -> str:
         """Identifies what is rendered."""
-        files = {split: [_identity(path) for path in paths] for split, paths in self.files.items()}
-        templates = {str(tools): each.source for tools, each in self.templates.items()}
+        skipped = ("files", "tokenizer", "template", "options")
         record = {
             "recipe": RECIPE,
+            "kind": type(self).__name__,
             "tokenizer": self.tokenizer.fingerprint(),
-            "files": files,
-            "templates": templates,
-            "special_tokens": self.templates[False].special_tokens,
-            **{name: getattr(self, name) for name in ("column", "val_fraction", "today", "rewritten")},
+            "files": {split: [_identity(path) for path in paths] for split, paths in self.files.items()},
+            "template": self._template_identity(),
             "options": dict(self.options),
+            **{each.name: getattr(self, each.name) for each in fields(self) if each.name not in skipped},
         }
         return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).hexdigest()
 
-    def conversations(self, split: str) -> Iterator[Conversation]:
-        """Those of `split`, in the order of the files.
-
-        Raises:
-            ValueError: a record without the column, or with something else in it than messages.
-        """
-        from_train = "val" not in self.files
-        for file in self.files["train" if from_train else split]:
-            for place, record in read_records(file):
-                if self.column not in record:
-                    raise ValueError(
-                        f"{place} has no {self.column!r} (it has {', '.join(record)}); name the column of "
-                        "the "
-                        "messages as data.column"
-                    )
-                if not from_train or self._held_out(record) == (split == "val"):
-                    yield conversation(record[self.column], record.get(TOOLS), place)
-
-    def _held_out(self, record: Record) -> bool:
-        if not self.val_fraction:
-            return False
-        text = json.dumps(record[self.column], sort_keys=True, default=str).encode()
-        number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
-        return number < self.val_fraction * 2**64
+    def _template_identity(self) -> object:
+        try:
+            templates = [self.template_for(tools) for tools in (None, ())]
+        except ValueError as error:
+            return str(error)  # records that are plain text need none
+        return [[each.source, each.special_tokens] for each in templates]
 
     def texts(self, split: str, counts: ChatCounts) -> Iterator[Spoken]:
-        """The rendered conversations of `split`; counts them."""
-        for talk in self.conversations(split):
-            found = spoken(self.templates[talk.tools is not None], talk, rewritten=self.rewritten)
+        """The rendered records of `split`, in the order of the files; counts them.
+
+        Raises:
+            ValueError: a record without a column, or with something else in it, with its place.
+        """
+        for place, record in self._records(split):
+            found = self.rendered(record, place)
             counts.conversations += 1
             counts.texts += len(found)
             counts.split += len(found) > 1
             counts.silent += sum(not (text.roles == Role.ASSISTANT).any() for text in found)
             yield from found
+
+    def _records(self, split: str) -> Iterator[tuple[str, Record]]:
+        from_train = "val" not in self.files
+        for file in self.files["train" if from_train else split]:
+            for place, record in read_records(file):
+                for column in self.columns:
+                    if column not in record:
+                        raise ValueError(
+                            f"{place} has no {column!r} (it has {', '.join(record)}); name the column as "
+                            "data.column"
+                        )
+                if not from_train or self._held_out(record) == (split == "val"):
+                    yield place, record
+
+    def _held_out(self, record: Record) -> bool:
+        if not self.val_fraction:
+            return False
+        told = [record[column] for column in self.columns]
+        text = json.dumps(told[0] if len(told) == 1 else told, sort_keys=True, default=str).encode()
+        number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+        return number < self.val_fraction * 2**64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatSource(RecordSource):
+    """Conversations.
+
+    Attributes:
+        column: of the messages.
+        rewritten: what is done where the template rewrites earlier turns.
+    """
+
+    column: str
+    rewritten: Rewritten
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def rendered(self, record: Record, place: str) -> list[Spoken]:
+        talk = conversation(record[self.column], record.get(TOOLS), place)
+        return spoken(self.template_for(talk.tools), talk, rewritten=self.rewritten)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +214,7 @@ class ChatStore:
         return np.fromfile(self.directory / f"{split}.bounds", "<i8").astype(np.int64)
 
 
-def rendered(source: ChatSource) -> ChatStore:
+def rendered(source: RecordSource) -> ChatStore:
     """The conversations as ids and roles, from the cache or rendered now.
 
     Raises:
@@ -187,10 +228,9 @@ def rendered(source: ChatSource) -> ChatStore:
     )
 
 
-def _build(draft: Path, source: ChatSource) -> None:
+def _build(draft: Path, source: RecordSource) -> None:
     tokenizer = source.tokenizer
-    bos = source.templates[False].special_tokens.get("bos_token")
-    encoder = RoleEncoder(tokenizer, bos)
+    encoder = RoleEncoder(tokenizer, special_tokens(tokenizer).get("bos_token"))
     counts = {split: ChatCounts() for split in source.splits}
     digest = hashlib.blake2b(digest_size=16)
     with CorpusWriter(

@@ -11,7 +11,6 @@ generated, and what the template makes of it later is context alone.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -206,7 +205,8 @@ def _begin_anew(
 
 
 def _common(one: str, other: str) -> int:
-    return len(os.path.commonprefix([one, other]))
+    same = [first == second for first, second in zip(one, other, strict=False)]
+    return same.index(False) if False in same else len(same)
 
 
 def _end(text: str, at: int | None = None, width: int = 24) -> str:

@@ -179,7 +179,9 @@ class CorpusWriter:
             digest=self._digest.hexdigest(),
             document_end=self._document_end,
         )
-        (self._directory / META).write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        draft = self._directory / f"{META}.draft"
+        draft.write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        draft.replace(self._directory / META)
         return meta
 
     def __enter__(self) -> Self:
