@@ -53,9 +53,9 @@ CLASSES = {
 MODEL = SimpleNamespace(vocab_size=256, max_seq_len=64, causal=True)
 
 
-def task(generation=(), config=(), *, tokenizer=None, sampling=None):
+def task(generation=(), config=(), *, model=MODEL, tokenizer=None, sampling=None):
     return source_task(
-        MODEL,
+        model,
         {},
         tokenizer=tokenizer or ByteTokenizer(),
         generation_config=dict(generation),
@@ -198,6 +198,28 @@ def test_beams_are_a_search_whose_chain_ends_after_the_processors():
     assert made.strategy == Beam(4, 0.5, "never", stop_ids=2)
     assert made.logits == (decoding.NoRepeatNGram(2),)
     assert made.n == 2
+
+
+@pytest.mark.parametrize(
+    ("generation", "block", "confidence"),
+    [
+        ({}, 3, 0.0),
+        ({"num_assistant_tokens": 1}, 2, 0.0),
+        ({"assistant_confidence_threshold": 0.4, "num_assistant_tokens_schedule": "constant"}, 3, 0.4),
+    ],
+)
+def test_prediction_depths_draft_as_many_tokens_as_the_source_says(generation, block, confidence):
+    speculative = pytest.importorskip("dew.sampling.text.speculative")
+    model = SimpleNamespace(**vars(MODEL), num_nextn_predict_layers=2)
+    made = task({"use_mtp": True, **generation}, model=model)
+    assert made.strategy == speculative.Speculative(block, confidence)
+    assert task(generation, model=model).strategy is None
+
+
+def test_drafting_without_prediction_depths_is_refused():
+    pytest.importorskip("dew.sampling.text.speculative")
+    with pytest.raises(ValueError, match="prediction depths"):
+        task({"use_mtp": True})
 
 
 def test_a_policy_of_the_callers_replaces_the_chain_and_nothing_else():

@@ -256,6 +256,10 @@ def test_an_id_the_model_lacks_is_refused_before_anything_runs(part):
         (lambda: decoding.ForcedEOS(1, 0), ValueError, "max_length=0"),
         (lambda: decoding.MinLength(-1, 2), ValueError, "length=-1"),
         (lambda: decoding.MinNewTokens(1.5, 2), TypeError, "count=1.5"),
+        (lambda: decoding.MaxNewTokens(0), ValueError, "count=0"),
+        (lambda: decoding.MaxLength(0), ValueError, "length=0"),
+        (lambda: decoding.EndOfSequence(-1), ValueError, "0 or above"),
+        (lambda: decoding.EndOfSequence((0.5,)), TypeError, "integers"),
         (lambda: decoding.ExponentialDecayLengthPenalty(1, 0.0, 2), ValueError, "factor=0.0"),
     ],
 )

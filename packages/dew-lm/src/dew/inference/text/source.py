@@ -99,9 +99,9 @@ def strategy_of(controls: Controls, sampling: Sampling, model: Any) -> Strategy 
         return None
     from dew.sampling.text import Speculative
 
-    drafted = controls.get("num_assistant_tokens")
-    blocks = {} if drafted is None else {"block": drafted + 1}
+    # As many as the model has depths for, where the source does not say.
+    drafted = controls.get("num_assistant_tokens", getattr(model, "num_nextn_predict_layers", 0) or 1)
     confidence = float(controls.get("assistant_confidence_threshold", 0.0))
-    strategy = Speculative(confidence=confidence, **blocks)
+    strategy = Speculative(block=drafted + 1, confidence=confidence)
     strategy.check(model, n=1, chain=(), criteria=())
     return strategy
