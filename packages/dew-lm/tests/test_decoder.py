@@ -290,7 +290,7 @@ def test_a_pattern_of_windows_repeats_over_the_layers():
         ({"num_heads": 5, "num_kv_heads": 5}, "num_heads=5 must divide hidden_size=16"),
         ({"head_dim": 3}, "head_dim=3 must be even"),
         ({"num_layers": 0}, "num_layers=0 must be at least 1"),
-        ({"activation": "gelu"}, "activation='gelu' must be one of swiglu, geglu, relu2"),
+        ({"activation": "glu"}, "activation='glu' must be one of swiglu, geglu, geglu_erf, relu2"),
         ({"sliding_layers": (True,)}, "needs sliding_window"),
         ({"sliding_window": 4, "sliding_layers": ()}, "at least one flag"),
         ({"sliding_window": 4, "causal": False}, "sliding_window=4 needs causal=True"),

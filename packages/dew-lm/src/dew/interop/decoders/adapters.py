@@ -9,8 +9,9 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from dew.interop.decoders.layout import layout_of
-from dew.interop.decoders.tensors import tensor_names
+from dew.interop.decoders.catalogue import layout_of
+from dew.interop.decoders.forms import ROWS
+from dew.interop.decoders.tensors import held_tensors
 from dew.lora import LoRA, factors_of, load_adapter, save_adapter
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.objectives.lm import LMObjective
@@ -42,7 +43,14 @@ def save_decoder_adapter(
     """
     doubled = layout_of(model).doubled
     names = {path: name for name, path in _paths(model).items() if not (doubled and name.endswith(GATE))}
-    factors = {names[module]: pair for module, pair in factors_of(variables).items()}
+    given = factors_of(variables)
+    for module in given:
+        if module not in names:
+            raise ValueError(
+                f"the factors of {module} have no place in an adapter: the published model holds it in one "
+                "tensor with others, or turned; merge them, and export the merged model"
+            )
+    factors = {names[module]: pair for module, pair in given.items()}
     if doubled:
         # The published model has the up projection twice, so its delta is needed twice.
         factors |= {name.replace(UP, GATE): pair for name, pair in factors.items() if name.endswith(UP)}
@@ -107,13 +115,13 @@ def write_adapter(
 
 
 def _paths(model: object) -> dict[str, str]:
-    """Published module -> path under `params`, for every kernel."""
+    """Published module -> path under `params`, for every kernel that has a module to itself."""
     decoder = cast("CausalTransformer", model)
     found: dict[str, str] = {}
-    for name, path in tensor_names(decoder, layout_of(model)):
-        module, _, leaf = path.removeprefix("params/").rpartition("/")
-        if leaf == "kernel" and not (decoder.tie_embeddings and module == "lm_head"):
-            found[name.removesuffix(".weight")] = module
+    for held in held_tensors(decoder, layout_of(model)):
+        module, _, leaf = held.paths[0].removeprefix("params/").rpartition("/")
+        if leaf == "kernel" and held.form is ROWS and len(held.paths) == 1:
+            found[held.name.removesuffix(".weight")] = module
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dew.inference.text import RunProcessor, TextGeneration
-from dew.interop.decoders.layout import layout_of
+from dew.interop.decoders.catalogue import layout_of
 from dew.interop.decoders.shards import Tensor, write_tensors
 from dew.interop.decoders.tensors import published
 from dew.interop.decoders.tokens import write_tokenizer
@@ -28,6 +28,7 @@ def save_pretrained_decoder(
     sampling: Sampling | None = None,
     max_new_tokens: int | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    family: str | None = None,
 ) -> None:
     """Write `model` with `variables` in a published layout into the folder `directory`.
 
@@ -39,19 +40,20 @@ def save_pretrained_decoder(
         sampling: the policy that `generation_config.json` states; None is `Sampling()`.
         max_new_tokens: the number of tokens it states; None states none.
         max_shard_bytes: tensors beyond this go to several files with an index.
+        family: the `model_type` to write; None takes the first that computes the model, see `layout_of`.
 
     Raises:
         ValueError: a model or a tokenizer without a published layout, or leaves it has no name for.
         FileExistsError: the folder holds something.
     """
-    layout = layout_of(model)
+    layout = layout_of(model, family)
     decoder = cast("CausalTransformer", model)
     policy = sampling or Sampling()
     tensors = published(decoder, variables, layout)
-    folder = _empty_folder(directory)
-    config = {**layout.fields, **_token_ids(policy), "torch_dtype": _dtype(tensors), "use_cache": True}
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", generation_config(policy, max_new_tokens))
+    folder = empty_folder(directory)
+    config = {**layout.fields, **_token_ids(policy), "torch_dtype": stored_dtype(tensors), "use_cache": True}
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", generation_config(policy, max_new_tokens))
     if tokenizer is not None:
         write_tokenizer(folder, tokenizer, longest=decoder.max_seq_len)
     write_tensors(folder, tensors, max_shard_bytes)
@@ -102,11 +104,17 @@ def _token_ids(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _dtype(tensors: list[Tensor]) -> str:
+def stored_dtype(tensors: list[Tensor]) -> str:
+    """The widest dtype among `tensors`, which `config.json` states."""
     return max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize).name
 
 
-def _empty_folder(directory: str | os.PathLike[str]) -> Path:
+def empty_folder(directory: str | os.PathLike[str]) -> Path:
+    """`directory`, made where it is missing.
+
+    Raises:
+        FileExistsError: it holds something.
+    """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -114,5 +122,6 @@ def _empty_folder(directory: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _write_json(path: Path, record: Mapping[str, Any]) -> None:
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write `record` to `path`, readable and without numbers that JSON lacks."""
     path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")

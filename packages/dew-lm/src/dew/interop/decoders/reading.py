@@ -1,32 +1,89 @@
-"""Read a published decoder of the layouts that `layout_of` writes."""
+"""Read a published decoder: the model its `config.json` describes, and its tensors one after another.
+
+Names, shapes and dtypes of all tensors are compared with the model's before the first of them is read.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from dew.interop.decoders.fields import model_of, refuse_class
-from dew.interop.decoders.layout import layout_of
-from dew.interop.decoders.stored import shape_of, stored_in, tensor
-from dew.interop.decoders.tensors import tensor_names
+from dew.data.text import HFTokenizer
+from dew.interop.decoders.catalogue import Layout, family_of
+from dew.interop.decoders.family import Family
+from dew.interop.decoders.resaving import json_file, save_as_read
+from dew.interop.decoders.stored import StoredTensor, stored_in
+from dew.interop.decoders.tensors import Held, held_tensors, leaf_shapes
+from dew.interop.decoders.translation import model_of
 from dew.interop.pretrained import Pretrained
 from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.nn.sharding import unboxed
 from dew.objectives.base import Variables
 from dew.training.opening import named_dtype
+
+if TYPE_CHECKING:
+    from dew.data.text import Tokenizer
+    from dew.inference.text import TextGeneration
+    from dew.sampling.text import Sampling
+
+GENERATION = "generation_config.json"
+HEAD, EMBEDDING = "lm_head/kernel", "params/embed_tokens/embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedDecoder(Pretrained):
-    """A published decoder: a `CausalTransformer` and its tree, ready to train or score."""
+    """A published decoder: a `CausalTransformer` and its tree, ready to train or score.
+
+    Attributes:
+        tokenizer: of its `tokenizer.json`, or None where the folder has none.
+        generation_config: what its `generation_config.json` says; empty where the folder has none.
+    """
 
     model: CausalTransformer
+    tokenizer: Tokenizer | None = None
+    generation_config: Mapping[str, Any]
+
+    def save(self, directory: str | os.PathLike[str], *, variables: Mapping[str, Any] | None = None) -> None:
+        """Write the decoder as its family's folder, with the tokenizer's and the generation's own files.
+
+        Args:
+            directory: made where it is missing; must hold nothing.
+            variables: other weights of the model; None writes those that were read.
+
+        Raises:
+            ValueError: variables that are not the model's.
+            FileExistsError: the folder holds files.
+        """
+        held = self.variables if variables is None else variables
+        save_as_read(self.model, held, directory, source=Path(self.source), config=self.config)
+
+    def text_generation(self, *, sampling: Sampling | None = None) -> TextGeneration:
+        """The decoder as a text task, with the policy, criteria, strategy and limits its files set.
+
+        Args:
+            sampling: a policy in place of the source's. The controls behind that are neither read nor judged;
+                the criteria, the strategy and the number of continuations stay the source's.
+
+        Raises:
+            ValueError: a control that is not known or not done here, by its name and with the reason.
+        """
+        from dew.inference.text.source import source_task
+
+        return source_task(
+            self.model,
+            self.variables,
+            tokenizer=self.tokenizer,
+            generation_config=self.generation_config,
+            config=self.config,
+            sampling=sampling,
+        )
 
 
 def read_decoder(
@@ -39,13 +96,23 @@ def read_decoder(
             of another shape.
         FileNotFoundError: the tensors.
     """
-    refuse_class(config)
-    files = stored_in(folder)
-    stored = jnp.result_type(*{tensor(files[name], name).dtype for name in list(files)[:1]})
-    storage = chosen("param_dtype", param_dtype, stored)
-    model = model_of(config, chosen("dtype", dtype, stored), storage)
-    variables = read_variables(model, files, None if param_dtype == "auto" else storage)
-    return PretrainedDecoder(source=str(folder), config=config, model=model, variables=variables)
+    family = family_of(config["model_type"])
+    stored = renamed(family, stored_in(folder))
+    first = next(iter(stored.values())).numpy_dtype if stored else np.dtype("float32")
+    storage = chosen("param_dtype", param_dtype, first)
+    model = model_of(family, config, dtype=chosen("dtype", dtype, first), param_dtype=storage)
+    doubled = family.gated and model.activation == "relu2"
+    layout = Layout(family=family, doubled=doubled, fields=config)
+    variables = read_variables(model, layout, stored, None if param_dtype == "auto" else storage)
+    found = (folder / "tokenizer.json").is_file()
+    return PretrainedDecoder(
+        source=str(folder),
+        config=config,
+        model=model,
+        variables=variables,
+        tokenizer=HFTokenizer(folder) if found else None,
+        generation_config=json_file(folder / GENERATION),
+    )
 
 
 def chosen(field: str, name: str | None, stored: Any) -> Any:
@@ -53,44 +120,107 @@ def chosen(field: str, name: str | None, stored: Any) -> Any:
     return jnp.dtype(jnp.float32) if name is None else named_dtype(field, name) or stored
 
 
-def read_variables(model: CausalTransformer, files: Mapping[str, Path], dtype: Any) -> Variables:
-    """The model's tree from the tensors of `files`, in `dtype` or, for None, as they are stored.
+def renamed(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors under the family's own names, without its buffers."""
+    bare = bool(family.prefix) and not any(name.startswith(family.prefix) for name in stored)
+    whole = {row.name for row in family.rows}
+    named: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        if name.endswith(family.buffers):
+            continue
+        own = family.also.get(name, name)
+        named[own if own in whole or not bare else f"{family.prefix}{own}"] = tensor
+    return named
+
+
+def read_variables(
+    model: CausalTransformer, layout: Layout, stored: Mapping[str, StoredTensor], dtype: Any
+) -> Variables:
+    """The model's tree, in `dtype` or, for None, as it is stored.
 
     Raises:
-        ValueError: a tensor that is missing, one too many, or of another shape.
+        ValueError: a tensor that is missing, one too many, of another shape or dtype; a tied head that is
+            not the embedding; a gate that is not the projection it should repeat.
     """
-    token = jax.ShapeDtypeStruct((1, 1), "int32")
-    own = jax.eval_shape(lambda ids: model.init(jax.random.key(0), ids), token)
-    shapes = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-        for path, leaf in jax.tree.leaves_with_path(unboxed(own))
-    }
-    names = {name: path for name, path in tensor_names(model, layout_of(model)) if path in shapes}
-    refuse_others(names, shapes, files)
+    held = held_tensors(model, layout)
+    spare = (
+        {row.name for row in layout.family.rows if row.paths == (HEAD,)} if model.tie_embeddings else set()
+    )
+    head = refuse_others(held, stored, spare)
+    whole = leaf_shapes(model)
     flat: dict[str, jax.Array] = {}
-    for name, path in names.items():
-        value = tensor(files[name], name)
-        value = value.T if path.endswith("/kernel") else value
-        value = value if dtype is None else value.astype(dtype)
-        if path in flat and not bool(jnp.array_equal(flat[path], value)):
-            raise ValueError(
-                f"{name} differs from the projection that it gates; relu gates a block by its own input "
-                "alone here"
-            )
-        flat[path] = value
+    slices: dict[str, np.ndarray] = {}
+    for each in held:
+        parts = each.split(stored[each.name].read())
+        for path, part in zip(each.paths, parts, strict=True):
+            value = part if dtype is None else part.astype(dtype, copy=False)
+            if each.index is not None:
+                buffer = slices.setdefault(path, np.empty(whole[path], value.dtype))
+                buffer[each.index] = value
+            elif path in flat:
+                _require_equal(each.name, flat[path], value)
+            else:
+                flat[path] = jnp.asarray(np.ascontiguousarray(value))
+    for path in list(slices):
+        flat[path] = jnp.asarray(slices.pop(path))
+    if head is not None:
+        _require_tied(head, flat[EMBEDDING])
     return unflatten_dict(flat, sep="/")
 
 
 def refuse_others(
-    names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], files: Mapping[str, Path]
-) -> None:
-    """Refuse tensors that are not the model's, before any of them is read."""
-    for name in sorted(names.keys() | files.keys()):
-        if name not in files:
-            raise ValueError(f"the folder lacks the tensor {name}, which this architecture has")
-        if name not in names:
+    held: list[Held], stored: Mapping[str, StoredTensor], spare: set[str]
+) -> StoredTensor | None:
+    """Refuse tensors that are not the model's, before any of them is read.
+
+    Args:
+        held: the model's tensors.
+        stored: the folder's.
+        spare: names of a tied model's head, which a folder may hold beside the embedding.
+
+    Returns:
+        That head, where there is one.
+
+    Raises:
+        ValueError: naming the tensor.
+    """
+    wanted = {each.name: each for each in held}
+    extra: StoredTensor | None = None
+    for name in sorted(wanted.keys() | stored.keys()):
+        if name not in stored:
+            tie = (
+                "; set tie_word_embeddings if the embedding is the head"
+                if wanted[name].paths == (f"params/{HEAD}",)
+                else ""
+            )
+            raise ValueError(f"the folder lacks the tensor {name}, which this architecture has{tie}")
+        if name in spare:
+            extra = stored[name]
+            continue
+        if name not in wanted:
             raise ValueError(f"the folder holds the tensor {name}, which this architecture lacks")
-        wanted, given = shapes[names[name]], shape_of(files[name], name)
-        wanted = tuple(reversed(wanted)) if names[name].endswith("/kernel") else wanted
-        if given != wanted:
-            raise ValueError(f"the tensor {name} has shape {given}, and config.json makes it {wanted}")
+        if stored[name].shape != wanted[name].shape:
+            raise ValueError(
+                f"the tensor {name} has shape {stored[name].shape}, and config.json makes it "
+                f"{wanted[name].shape}"
+            )
+        _ = stored[name].numpy_dtype
+    return extra
+
+
+def _require_equal(name: str, held: jax.Array, value: np.ndarray) -> None:
+    if not np.array_equal(np.asarray(held), value):
+        raise ValueError(
+            f"{name} differs from the projection that it gates; relu gates a block by its own input "
+            "alone here"
+        )
+
+
+def _require_tied(head: StoredTensor, embedding: jax.Array) -> None:
+    table = np.asarray(embedding)
+    value = head.read().astype(table.dtype, copy=False)
+    if value.shape != table.shape or not np.array_equal(value, table):
+        raise ValueError(
+            f"config.json says tie_word_embeddings=true, and the tensor {head.name} is not the embedding; "
+            "one of the two is wrong"
+        )

@@ -4,62 +4,105 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
+import jax.numpy as jnp
+import numpy as np
 import safetensors
 from safetensors import safe_open
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The format's name of a dtype -> NumPy's, of those that parameters have."""
 
 
-def stored_in(folder: Path) -> dict[str, Path]:
-    """Tensor -> the file that holds it.
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor that is not read yet.
+
+    Attributes:
+        path: of its file.
+        name: in the file.
+        shape: of it.
+        dtype: the format's name.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        """NumPy's dtype.
+
+        Raises:
+            ValueError: it is none that parameters have.
+        """
+        if self.dtype not in DTYPES:
+            raise ValueError(
+                f"the tensor {self.name} is stored as {self.dtype}; {', '.join(DTYPES)} are read"
+            )
+        return jnp.dtype(DTYPES[self.dtype])
+
+    def read(self) -> np.ndarray:
+        """The tensor in its stored dtype. The file is mapped for as long as that takes."""
+        with safe_open(self.path, framework="numpy") as file:
+            value: Any = file.get_tensor(self.name)
+            return value
+
+
+def stored_in(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a folder by name; their headers are read, and the files are whole.
 
     Raises:
         FileNotFoundError: no tensors, or a file of the index is missing.
-        ValueError: an index that is damaged or leads out of the folder, or a file in another format.
+        ValueError: an index that is damaged or leads out of the folder, or a file that is cut short or in
+            another format.
     """
     if (folder / SINGLE).is_file():
-        return dict.fromkeys(names_in(folder / SINGLE), folder / SINGLE)
+        return _tensors(folder / SINGLE)
     if not (folder / INDEX).is_file():
-        raise FileNotFoundError(f"{folder} holds neither {SINGLE} nor {INDEX}; other formats are not read")
+        raise FileNotFoundError(f"{folder} holds neither {SINGLE} nor {INDEX}{_pickled(folder)}")
     try:
         files: Mapping[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+        named = {str(name): str(file) for name, file in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / INDEX} is damaged: {error!r}") from error
-    found: dict[str, Path] = {}
-    for name in sorted(set(files.values())):
-        if Path(name).name != name:
-            raise ValueError(f"{folder / INDEX} names {name!r}, which is no file of the folder")
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder / name} is missing, and {INDEX} names it")
-        found |= dict.fromkeys(names_in(folder / name), folder / name)
+    found: dict[str, StoredTensor] = {}
+    for file in sorted(set(named.values())):
+        path = folder / file
+        if Path(file).name != file or path.suffix != ".safetensors":
+            raise ValueError(f"{folder / INDEX} names {file!r}, which is no safetensors file of the folder")
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing, and {INDEX} names it")
+        found |= _tensors(path)
+    for name in named:
+        if name not in found:
+            raise ValueError(f"{folder / INDEX} names the tensor {name}, which {named[name]} lacks")
     return found
 
 
-def names_in(path: Path) -> list[str]:
-    """The tensors of one file.
+def _pickled(folder: Path) -> str:
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if not pickles:
+        return "; other formats are not read"
+    return (
+        f", but {', '.join(pickles)}: a pickle can run any code and is never read; convert it to safetensors "
+        "with the tool that wrote it"
+    )
 
-    Raises:
-        ValueError: it is not in the format.
-    """
+
+def _tensors(path: Path) -> dict[str, StoredTensor]:
     try:
-        with safe_open(path, framework="flax") as file:
-            return list(file.keys())
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            return {
+                name: StoredTensor(path, name, tuple(each.get_shape()), str(each.get_dtype()))
+                for name, each in slices.items()
+            }
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is no safetensors file: {error}") from error
-
-
-def shape_of(path: Path, name: str) -> tuple[int, ...]:
-    """A tensor's shape, without reading it."""
-    with safe_open(path, framework="flax") as file:
-        return tuple(file.get_slice(name).get_shape())
-
-
-def tensor(path: Path, name: str) -> jax.Array:
-    """One tensor in its stored dtype."""
-    with safe_open(path, framework="flax") as file:
-        value: Any = file.get_tensor(name)
-        return value
+        raise ValueError(f"{path} is no whole safetensors file: {error}") from error

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast, runtime_ch
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
+from dew.data.chat.config import ChatMessages
+from dew.data.chat.roles import RoleName, role_number
 from dew.data.mixture import DataMixture
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
@@ -128,9 +130,11 @@ class LMRunConfig(RunConfig):
         token_accuracy: report how often the best token is the target.
         block_prompt_tokens: of block diffusion. Not supported yet.
         block_canvas_size: of block diffusion. Not supported yet.
+        loss_role: of conversations, train only what this one says, as `assistant`; None trains everything.
 
     Raises:
-        ValueError: a value that is not supported yet, or a negative number of sample tokens.
+        ValueError: a value that is not supported yet, a negative number of sample tokens, or a `loss_role`
+            for data that does not say whose its tokens are.
     """
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig("causal_transformer"))
@@ -155,12 +159,19 @@ class LMRunConfig(RunConfig):
     token_accuracy: bool = True
     block_prompt_tokens: int = 256
     block_canvas_size: int | None = None
+    loss_role: RoleName | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_unbuilt(self, UNBUILT)
         if self.sample_tokens < 0:
             raise ValueError(f"sample_tokens={self.sample_tokens} must be 0 or more; 0 shows no text")
+        if self.loss_role is not None and not all(map(_says_roles, _parts(self.data))):
+            raise ValueError(
+                f"loss_role={self.loss_role!r} needs data that says whose each token is: "
+                "data:chat-messages, or "
+                "token data with data.role; leave it out to train on everything"
+            )
 
     @classmethod
     def starting_point(cls) -> Self:
@@ -223,6 +234,7 @@ class LMRunConfig(RunConfig):
             mtp_weight=self.mtp_weight,
             qk_stats=self.optim.optimizer == "muonclip",
             token_accuracy=self.token_accuracy,
+            loss_role=role_number(self.loss_role),
         )
 
     def resolved(self, tokenizer: Tokenizer) -> Self:
@@ -238,13 +250,13 @@ class LMRunConfig(RunConfig):
         return dataclasses.replace(self, model=model)
 
     def _seq_len(self) -> int:
-        parts = [part.data for part in self.data.parts] if isinstance(self.data, DataMixture) else [self.data]
+        parts = _parts(self.data)
         lengths: list[object] = [getattr(part, "seq_len", None) for part in parts]
         for part, length in zip(parts, lengths, strict=True):
             if not isinstance(length, int):
                 raise ValueError(
                     f"data={type(part).__name__} has no seq_len; a language model trains on rows of tokens: "
-                    "use data:text, data:token-windows or data:packed-tokens"
+                    "use data:text, data:token-windows, data:packed-tokens or data:chat-messages"
                 )
         if len(set(lengths)) != 1:
             raise ValueError(f"data.parts have seq_len {lengths}; a mixture needs parts of one seq_len")
@@ -269,3 +281,11 @@ class LMRunConfig(RunConfig):
                 f"model's max_seq_len={longest}; use at most --sample-tokens {max(0, longest - len(prompt))}"
             )
         return Samples(prompt, self.sample_tokens, self.sampling, tokenizer.decode)
+
+
+def _parts(data: object) -> list[object]:
+    return [part.data for part in data.parts] if isinstance(data, DataMixture) else [data]
+
+
+def _says_roles(data: object) -> bool:
+    return isinstance(data, ChatMessages) or getattr(data, "role", None) is not None

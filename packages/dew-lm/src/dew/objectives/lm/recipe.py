@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dew.data.text import load_tokenizer
 from dew.objectives.lm.config import LMRunConfig
 from dew.objectives.lm.metrics import perplexity
+from dew.training.launch import say
 from dew.training.runtime import prepare_process
 
 if TYPE_CHECKING:
@@ -25,4 +26,12 @@ def train(config: LMRunConfig) -> TrainState:
     config = config.resolved(tokenizer)
     objective = config.build()
     dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
-    return config.train(objective, dataset, name=config.run_name("lm"), metrics=(perplexity(),))
+    for line in dataset.description:
+        say(line)
+    return config.train(
+        objective,
+        dataset,
+        name=config.run_name("lm"),
+        metrics=(perplexity(),),
+        summary={"data": list(dataset.description)},
+    )

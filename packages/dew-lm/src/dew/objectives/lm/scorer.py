@@ -36,6 +36,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
         pad_id: targets of this id do not count; None counts all.
         head_chunks: at most so many tiles over the vocabulary.
         token_accuracy: compare the best id with the target.
+        loss_role: only targets of this role count; None counts all.
         trainable: the parameters that are trained; None for all.
     """
 
@@ -43,6 +44,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
     pad_id: int | None
     head_chunks: int
     token_accuracy: bool
+    loss_role: int | None = None
     trainable: PathFilter | None
 
     def token_scores(
@@ -75,7 +77,8 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             routing: report every router's load.
             qk_stats: report the largest attention logit of every head.
             depths: score the model's prediction depths too.
-            roles, indexer, layers, routes: not supported yet.
+            roles: [B, S + 1], whose each token is: with `loss_role`, only its targets count. None counts all.
+            indexer, layers, routes: not supported yet.
 
         Raises:
             ValueError: an argument that is not supported yet, `routing` of a model without experts, `depths`
@@ -83,7 +86,6 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
-            roles=roles,
             indexer=indexer or None,
             layers=tuple(layers),
             routes=routes,
@@ -113,7 +115,9 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             ahead, more = ahead
             sown = with_reports(sown, more)
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
-        weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
+        weights = target_weights(
+            tokens, pad_id=self.pad_id, segment_ids=segment_ids, roles=roles, loss_role=self.loss_role
+        )
         return Scores(
             losses,
             weights,

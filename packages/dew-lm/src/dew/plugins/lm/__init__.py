@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dew.interop.decoders.names import MODEL_TYPES
 from dew.plugins import Component, hookimpl
 
 DEW_CONTRACT = 1
@@ -47,6 +48,30 @@ def dew_components() -> Iterator[Component]:
         "dew.data.tokens.config:PackedTokens",
         "Whole documents of ids that were tokenized before, several to a row.",
     )
+    yield Component(
+        "dataset",
+        "chat_messages",
+        "dew.data.chat.config:ChatMessages",
+        "Conversations, by the tokenizer's chat template, with a role for every token.",
+    )
+    yield Component(
+        "dataset",
+        "prompts",
+        "dew.data.chat.answers_config:Prompts",
+        "Prompts that a policy answers.",
+    )
+    yield Component(
+        "dataset",
+        "preference_pairs",
+        "dew.data.chat.answers_config:PreferencePairs",
+        "Two answers to a prompt, of which one is preferred.",
+    )
+    yield Component(
+        "command",
+        "tokenize",
+        "dew.data.tokenize.command:main",
+        "Write text as ids that a run reads: in parallel, and from where it stopped.",
+    )
     yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
     yield Component(
         "tokenizer", "hf", "dew.data.text:HFTokenizer", "A tokenizer.json of the tokenizers library."
@@ -63,14 +88,14 @@ def dew_components() -> Iterator[Component]:
         "writer",
         "causal_transformer",
         "dew.interop.decoders:write_task",
-        "A Hugging Face folder in the layout of Llama, Arcee, Mistral, Ministral or Qwen3.",
+        "A Hugging Face folder in the layout of the first family that computes the model.",
     )
     yield Component(
         "reader",
         "llama",
         "dew.interop.decoders:read_decoder",
-        "Llama, Arcee, Mistral, Ministral and Qwen3 folders in Hugging Face's layout.",
-        aliases=("arcee", "mistral", "ministral", "qwen3"),
+        "Decoder folders in Hugging Face's layout, by their model_type.",
+        aliases=tuple(name for name in MODEL_TYPES if name != "llama"),
     )
     yield Component(
         "adapter_writer",

@@ -190,13 +190,14 @@ def read_prompts(
     keys: jax.Array,
     active: jax.Array,
     pad_id: jax.Array,
+    budget: jax.Array,
     *,
     capacity: int,
     slots: int,
     keep_states: bool,
 ) -> tuple[DecoderState, StepState]:
     """Both states after the packed prompts `[B, W]`, with room for `slots` drawn tokens."""
-    state = prompt_state(tokens, lengths, keys, active, pad_id, slots=slots)
+    state = prompt_state(tokens, lengths, keys, active, pad_id, budget, slots=slots)
     return ops.prefill(tokens, lengths, capacity=capacity, keep_states=keep_states), state
 
 
@@ -206,10 +207,14 @@ def prompt_state(
     keys: jax.Array,
     active: jax.Array,
     pad_id: jax.Array,
+    budget: jax.Array,
     *,
     slots: int,
 ) -> StepState:
-    """The rows before their first draw; prompts end where the draw slots begin."""
+    """The rows before their first draw; prompts end where the draw slots begin.
+
+    `budget`, of every row or `[B]`, is what a row may draw; the slots are rounded up.
+    """
     rows, width = tokens.shape
     shift = jnp.arange(width) - (width - lengths)[:, None]
     prompt = jnp.where(shift >= 0, jnp.take_along_axis(tokens, jnp.maximum(shift, 0), axis=1), pad_id)
@@ -220,4 +225,5 @@ def prompt_state(
         active=active,
         keys=keys,
         prompt_width=width,
+        budget=jnp.broadcast_to(jnp.asarray(budget, jnp.int32), (rows,)),
     )

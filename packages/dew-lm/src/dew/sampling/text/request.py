@@ -190,6 +190,7 @@ class Decoding:
                 place.put_keys(checked.keys),
                 place.put_active(),
                 np.int32(asked.sampling.pad_id),
+                np.int32(asked.max_new_tokens),
                 capacity=min(prompts.packed.shape[1] + slots, longest),
                 slots=slots,
                 keep_states=getattr(asked.strategy, "reads_prompt_states", False),

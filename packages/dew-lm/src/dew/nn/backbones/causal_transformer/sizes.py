@@ -50,7 +50,6 @@ def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: i
             f"num_heads={num_heads} must divide hidden_size={hidden_size} where head_dim is unset; change "
             "either, or set head_dim"
         )
-    width = hidden_size // num_heads if head_dim is None else head_dim
 
 
 def check_parts(*, block: str, norm_kind: str, qk_norm: object, position: str) -> None:

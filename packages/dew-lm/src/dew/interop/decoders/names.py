@@ -1,0 +1,24 @@
+"""The names of the families, importable without JAX."""
+
+from __future__ import annotations
+
+MODEL_TYPES = (
+    "arcee",
+    "cohere2",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm4",
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "llama",
+    "ministral",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
+"""Each is a module of `dew.interop.decoders.families` with a `FAMILY`, and a name of the reader."""
