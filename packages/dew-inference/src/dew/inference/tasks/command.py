@@ -86,17 +86,21 @@ def families_page() -> str:
 
 
 def parse(run: str, words: list[str]) -> Request[Options]:
-    """The request that `words`, `run` among them, make with the options of the family that trained it."""
+    """The request that `words`, `run` among them, make with the options of the family that trained it.
+
+    What the options can find wrong by themselves is refused here, before a model is read.
+    """
     name = recorded_objective(run)
     if not task_component(run).config:
         raise UserError(
             f"{run} trained objective={name!r}, whose task has no command line; open it with dew.pipeline"
         )
     options: type[Any] = tasks.config(name)
-    asked, start = by_place(options, options.of_run(objectives.config(name).load(run)))
+    config = objectives.config(name).load(run)
+    asked, start = by_place(options, options.of_run(config))
     default: Request[Any] = Request(options=start)
     place = words.index(run)
-    return tyro.cli(
+    request: Request[Any] = tyro.cli(
         Request[asked],
         args=words[:place] + words[place + 1 :],
         default=default,
@@ -104,6 +108,10 @@ def parse(run: str, words: list[str]) -> Request[Options]:
         description=(options.__doc__ or "").partition("\n\n")[0],
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    check = getattr(request.options, "check", None)
+    if check is not None:
+        check(config)
+    return request
 
 
 def by_place(options: type[Any], start: Any) -> tuple[type[Any], Any]:
@@ -118,7 +126,9 @@ def by_place(options: type[Any], start: Any) -> tuple[type[Any], Any]:
         required = dataclasses.MISSING is field.default is field.default_factory
         values[field.name] = tyro.MISSING if required else value
         placed = Annotated[hint, tyro.conf.Positional, tyro.conf.arg(metavar=field.name.upper())]
-        annotations[field.name] = placed if field.name in options.positional else hint
+        again = Annotated[hint, tyro.conf.UseAppendAction]
+        other = again if field.name in getattr(options, "repeated", ()) else hint
+        annotations[field.name] = placed if field.name in options.positional else other
         namespace[field.name] = dataclasses.field(default=tyro.MISSING, kw_only=True)
     subclass = type(options.__name__, (options,), {**namespace, "__annotations__": annotations})
     subclass = dataclasses.dataclass(frozen=True, kw_only=True)(subclass)

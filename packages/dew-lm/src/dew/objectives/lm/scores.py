@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from dew.nn.moe.router import RoutingLoad
 from dew.objectives.base import Variables
+from dew.objectives.lm.depths import DepthScores
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
@@ -33,6 +34,7 @@ class Scores:
         routing: the load of every router by the path of its module, or None if not asked for.
         qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
         layers: [B, S, D] the output states of the layers that were asked for, in that order.
+        depths: what the prediction depths say, or None if not asked for.
     """
 
     losses: jax.Array
@@ -43,6 +45,7 @@ class Scores:
     routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
     qk_stats: Variables | None = None
     layers: tuple[jax.Array, ...] = ()
+    depths: DepthScores | None = None
 
 
 def target_weights(
