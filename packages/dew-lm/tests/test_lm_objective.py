@@ -238,7 +238,6 @@ def test_units_are_the_predicted_tokens():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"mtp_weight": 0.3},
         {"indexer": IndexerTraining("warmup")},
     ],
     ids=lambda fields: next(iter(fields)),
@@ -251,7 +250,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"depths": True},
         {"indexer": True},
         {"layers": (0,)},
         {"routes": (TOKENS, None)},

@@ -7,8 +7,6 @@ from typing import Any
 
 UNBUILT: Mapping[str, tuple[Any, str]] = {
     "routes": (None, "a mixture of experts"),
-    "mtp_weight": (None, "prediction depths"),
-    "depths": (False, "prediction depths"),
     "indexer": (None, "a sparse-attention indexer"),
     "layers": ((), "feature distillation"),
     "support": (None, "rollouts with a filtered vocabulary"),

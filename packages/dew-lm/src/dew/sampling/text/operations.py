@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from dew.nn.sharding import split_rows
 from dew.sampling.decoding.state import StepState
 
 type Cache = Any
@@ -44,7 +45,8 @@ class DecodeOps:
     """The operations of one model over its weights; a pytree, so that a compiled function can take it.
 
     Attributes:
-        model: a decoder with `decode`, `init_cache` and `head_weight`.
+        model: a decoder with `decode`, `init_cache` and `head_weight`; one with prediction depths also has
+            `num_nextn_predict_layers`, `mtp_decode` and `init_mtp_cache`.
         params: the complete variables tree.
     """
 
@@ -81,7 +83,9 @@ class DecodeOps:
             positions: `[B, T]`, where each stands in its row.
             valid: `[B, T]`; a token that is not valid writes nothing.
         """
-        return self.model.apply(self.params, tokens, positions, valid, cache, method="decode")
+        rows = jax.tree.map(split_rows, (tokens, positions, valid))
+        hidden, cache = self.model.apply(self.params, *rows, cache, method="decode")
+        return split_rows(hidden), cache
 
     def extend(
         self, state: DecoderState, tokens: jax.Array, valid: jax.Array
@@ -123,6 +127,33 @@ class DecodeOps:
         )
         cap = getattr(self.model, "final_logit_softcap", None)
         return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+    def depth_cache(self, rows: int, capacity: int) -> Cache:
+        """The cache of one prediction depth, without tokens."""
+        return self.model.init_mtp_cache(rows, capacity)
+
+    def depth(
+        self,
+        number: int,
+        cache: Cache,
+        tokens: jax.Array,
+        previous: jax.Array,
+        positions: jax.Array,
+        valid: jax.Array,
+    ) -> tuple[jax.Array, Cache]:
+        """One prediction depth over new tokens: its states `[B, T, E]`, which `logits` reads, and its cache.
+
+        Args:
+            number: which depth, from 1.
+            cache: its own, of the tokens before.
+            tokens: `[B, T]`.
+            previous: `[B, T, E]`, for each token the state before it of the depth before, or of the model.
+            positions: `[B, T]`, where each token stands in its row.
+            valid: `[B, T]`; a token that is not valid writes nothing, and a row's first `number` never are.
+        """
+        rows = jax.tree.map(split_rows, (tokens, previous, positions, valid))
+        states, cache = self.model.apply(self.params, number, *rows, cache, method="mtp_decode")
+        return split_rows(states), cache
 
     def repeat[T](self, rows: T, times: int) -> T:
         """Any tree of rows with each of them `times` times in a row."""

@@ -47,7 +47,8 @@ class Strategy(Protocol):
     On a mesh the rows of all arrays are split over devices, and every process of a pool makes the same call.
 
     It may also define
-    - `policy_chain(sampling)`, the transforms where the request names none; without it `sampling.transforms()`;
+    - `policy_chain(sampling)`, the transforms where the request names none, in place of
+      `sampling.transforms()`;
     - `check(model, *, n, chain, criteria)`, which refuses a request by `ValueError` before anything is
       compiled: `chain` and `criteria` are tuples of the resolved parts;
     - `reads_prompt_states = True`, to be given `DecoderState.prompt_states`.

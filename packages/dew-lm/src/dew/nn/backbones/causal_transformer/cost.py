@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
@@ -52,3 +53,22 @@ def forward_macs(model: CausalTransformer, length: int) -> int:
     spans = windows(model.num_layers, model.sliding_window, model.sliding_layers)
     keys = sum(seen_keys(length, span, causal=model.causal) for span in spans)
     return length * active_weights(model) + 2 * model.num_heads * model.head_width * keys
+
+
+def depths_macs(model: CausalTransformer, length: int) -> int:
+    """Multiply-adds of the prediction depths over one row of `length` tokens.
+
+    Each has a layer like the last, the projection of two halves and the shared head.
+    """
+    depths, last = model.num_nextn_predict_layers, model.plans[-1]
+    if not depths:
+        return 0
+    mixture = replace(model.mixture, layers=None) if model.mixture is not None and last.experts else None
+    one = model.clone(
+        num_layers=1,
+        num_nextn_predict_layers=0,
+        sliding_window=last.window,
+        sliding_layers=None,
+        mixture=mixture,
+    )
+    return depths * (forward_macs(one, length) + length * 2 * model.hidden_size**2)

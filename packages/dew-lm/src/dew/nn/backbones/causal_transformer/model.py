@@ -15,7 +15,7 @@ from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
-from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
+from dew.nn.backbones.causal_transformer.cache import Cache, LayerCache, empty_layer
 from dew.nn.backbones.causal_transformer.config import (
     Biases,
     Block,
@@ -24,10 +24,12 @@ from dew.nn.backbones.causal_transformer.config import (
     Rotary,
     Scales,
 )
-from dew.nn.backbones.causal_transformer.cost import forward_macs
+from dew.nn.backbones.causal_transformer.cost import depths_macs, forward_macs
+from dew.nn.backbones.causal_transformer.depths import PredictionDepth, all_depths
 from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
+    check_depths,
     check_heads,
     check_parts,
     check_rotary,
@@ -85,6 +87,9 @@ class CausalTransformer(nn.Module):
         remat: recompute each layer's activations in the backward pass instead of keeping them.
         causal: a token sees no later one.
         mixture: experts in place of the feed-forward blocks; None has one block a layer.
+        num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
+            with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
+            logits do not depend on them.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
@@ -121,6 +126,7 @@ class CausalTransformer(nn.Module):
     remat: bool = False
     causal: bool = True
     mixture: Mixture | None = None
+    num_nextn_predict_layers: int = 0
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -144,6 +150,7 @@ class CausalTransformer(nn.Module):
             pattern=self.sliding_layers,
             causal=self.causal,
         )
+        check_depths(self.num_nextn_predict_layers, causal=self.causal, logits_scale=self.scales.logits)
         super().__post_init__()
 
     @property
@@ -185,6 +192,10 @@ class CausalTransformer(nn.Module):
         """Multiply-adds that one row of `length` tokens needs, of attention the keys that a query sees."""
         return forward_macs(self, length)
 
+    def depths_macs(self, length: int) -> int:
+        """What the prediction depths need beside `forward_macs`."""
+        return depths_macs(self, length)
+
     def setup(self) -> None:
         self.embed_tokens = nn.Embed(
             self.vocab_size,
@@ -206,6 +217,8 @@ class CausalTransformer(nn.Module):
         spec = self._layer_spec()
         self.layers = [layer(spec, plan) for plan in self.plans]
         self.norm = spec.make_norm()
+        ahead = range(self.num_nextn_predict_layers)
+        self.depths = [PredictionDepth(spec, self.plans[-1], self.remat) for _ in ahead]
         if not self.tie_embeddings:
             self.lm_head = Dense(
                 self.vocab_size, ("embed", "vocab"), dtype=self.dtype, param_dtype=self.param_dtype
@@ -250,6 +263,8 @@ class CausalTransformer(nn.Module):
     ) -> Float[Array, "B S V"]:
         """The logits of every next token, float32 or wider and capped."""
         hidden = self.hidden_states(tokens, train=train, positions=positions, segment_ids=segment_ids)
+        if self.is_initializing():
+            self.mtp_hidden_states(tokens, hidden)
         return self._logits(hidden)
 
     def hidden_states(
@@ -290,6 +305,59 @@ class CausalTransformer(nn.Module):
         for layer in self.layers:
             x = layer(x, angles, segment_ids)
         return self._left(x)
+
+    def mtp_hidden_states(
+        self,
+        tokens: Int[Array, "B S"],
+        hidden: Float[Array, "B S E"],
+        *,
+        train: bool = False,
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> tuple[Float[Array, "B S E"], ...]:
+        """What the head reads of every prediction depth, first to last; see `causal_transformer.depths`.
+
+        The state of depth k at token t predicts token t + 1, and means nothing at a document's first k.
+
+        Args:
+            tokens: as in `hidden_states`.
+            hidden: what `hidden_states` returned for them.
+            train: as in `hidden_states`.
+            positions: as in `hidden_states`.
+            segment_ids: as in `hidden_states`.
+        """
+        if positions is None:
+            positions = jnp.arange(tokens.shape[1])[None]
+        embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
+        return all_depths(self.depths, embedded, hidden, self._angles(positions), segment_ids)
+
+    def mtp_decode(
+        self,
+        depth: int,
+        tokens: Int[Array, "B T"],
+        previous: Float[Array, "B T E"],
+        positions: Int[Array, "B T"],
+        valid: Bool[Array, "B T"],
+        cache: LayerCache,
+    ) -> tuple[Float[Array, "B T E"], LayerCache]:
+        """One depth over new tokens: its states, and its cache with them in it.
+
+        Args:
+            depth: from 1.
+            tokens: [B, T].
+            previous: [B, T, E], at each token the state before it of the depth before.
+            positions: [B, T] of the tokens in their rows.
+            valid: [B, T]; a token that is not valid writes nothing. None of the first `depth` of a row is.
+            cache: of this depth, from `init_mtp_cache` or an earlier call.
+        """
+        angles = self._angles(positions, cache["key"].shape[1])
+        embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
+        # Entries begin at the row's token number `depth`: its slot is the first, and none before it is empty.
+        return self.depths[depth - 1].decode(embedded, previous, angles, positions - depth, valid, cache)
+
+    def init_mtp_cache(self, rows: int, capacity: int) -> LayerCache:
+        """The cache of one prediction depth, without tokens."""
+        return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
 
     def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
         """The rotary tables that the layers turn by."""
