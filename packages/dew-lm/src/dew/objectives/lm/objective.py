@@ -191,10 +191,10 @@ class LMObjective(TokenScorer):
             return stats, aux
         if self.router_terms.balance_rate is not None:
             aux = replace(aux, effects=counted(scores.routing))
-        return self.router_terms.statistics(stats, scores.routing, self._top_k, self.seq_len), aux
+        return self.router_terms.statistics(stats, scores.routing, self._top_k), aux
 
     def reduce_loss(self, stats: Mean | LMStatistics) -> tuple[jax.Array, jax.Array]:
-        """The loss and whether anything counts: targets, or routed positions where a term reads them."""
+        """The loss and whether anything counts: targets, or what routers count where a term reads it."""
         if isinstance(stats, LMStatistics):
             return self.router_terms.reduced(stats, self._top_k)
         return super().reduce_loss(stats)

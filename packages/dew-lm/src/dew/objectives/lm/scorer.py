@@ -17,6 +17,7 @@ from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
 from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
 from dew.objectives.lm.logits import QK, logits_of
+from dew.objectives.lm.replay import Record, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.unbuilt import refuse_unbuilt
@@ -57,7 +58,7 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
         qk_stats: bool = False,
         indexer: bool = False,
         layers: Sequence[int] = (),
-        routes: tuple[jax.Array, jax.Array | None] | None = None,
+        routes: Record | None = None,
     ) -> Scores:
         """Score the targets of [B, S + 1] ids.
 
@@ -70,13 +71,17 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
                 Attention stays inside a document, and the last token of one does not predict the first of
                 the next.
             positions: [B, S + 1], for the rotation; None counts from each row's start.
-            routing: report every router's load.
+            routing: report every router's load over the ids that are neither `pad_id` nor of segment 0.
             qk_stats: report the largest attention logit of every head.
-            depths, roles, indexer, layers, routes: not supported yet.
+            routes: the experts of every id, [B, S + 1, layers, top_k], and the ids they are known for,
+                [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
+                that the routers give them now, and the others where the routers send them; see
+                `dew.nn.moe.Routes`.
+            depths, roles, indexer, layers: not supported yet.
 
         Raises:
-            ValueError: an argument that is not supported yet, `routing` of a model without experts, or
-                `qk_stats` of a model that reports no logits.
+            ValueError: an argument that is not supported yet, `routing` or `routes` of a model without
+                experts, `routes` of another shape or type, or `qk_stats` of a model that reports no logits.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
@@ -84,10 +89,15 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             roles=roles,
             indexer=indexer or None,
             layers=tuple(layers),
-            routes=routes,
         )
-        if routing and getattr(self.model, "mixture", None) is None:
-            raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
+        told: dict[str, Any] = {}
+        if routing or routes is not None:
+            if getattr(self.model, "mixture", None) is None:
+                named = "routing=True" if routing else "routes"
+                raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
+            told["routing"] = router_rows(
+                self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routes=routes
+            )
         variables = thaw(params)
         opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats)) if asked]
         result: Any = self.model.apply(
@@ -98,6 +108,7 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
             segment_ids=None if segment_ids is None else segment_ids[:, :-1],
             rngs=rngs,
             method="hidden_states",
+            **told,
             mutable=opened or False,
         )
         hidden, sown = result if opened else (result, {})

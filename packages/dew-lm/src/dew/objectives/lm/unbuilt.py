@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 UNBUILT: Mapping[str, tuple[Any, str]] = {
-    "routes": (None, "a mixture of experts"),
     "mtp_weight": (None, "prediction depths"),
     "depths": (False, "prediction depths"),
     "loss_role": (None, "conversation data"),

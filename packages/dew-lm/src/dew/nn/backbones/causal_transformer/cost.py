@@ -15,7 +15,7 @@ def active_weights(model: CausalTransformer) -> int:
     """The weights of matrix products that one token meets.
 
     The vocabulary head counts, tied or not, the embedding's look-up does not; of a mixture's experts those
-    that the token chose, and the router.
+    that the token chose, the shared one and the router.
     """
     width, heads = model.hidden_size, model.num_heads + model.kv_heads
     attention = 2 * width * heads * model.head_width
@@ -27,8 +27,11 @@ def active_weights(model: CausalTransformer) -> int:
         if mixture is None or not mixture.at(layer):
             total += products * width * inner
         else:
-            expert = products * width * (mixture.intermediate_size or inner)
+            each = products if mixture.gate is None else 3
+            expert = each * width * (mixture.intermediate_size or inner)
             total += mixture.top_k * expert + width * mixture.num_experts
+            if mixture.shared is not None:
+                total += products * width * mixture.shared.intermediate_size + width * mixture.shared.gated
     return total
 
 

@@ -22,6 +22,7 @@ from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import Activation, FeedForward
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.layer import MixtureOfExperts
+from dew.nn.moe.routes import RouterRows
 from dew.nn.norms import NormKind, norm_of
 from dew.nn.rotary import Pairs, rotate
 from dew.nn.tokens import split_tokens
@@ -205,9 +206,13 @@ class DecoderLayer(nn.Module):
             self.mlp = FeedForward(spec.intermediate_size, *numerics, bias=spec.bias.mlp)
 
     def __call__(
-        self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None
+        self,
+        x: Float[Array, "B T E"],
+        angles: Angles,
+        segment_ids: Int[Array, "B T"] | None = None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B T E"]:
-        return self._added(x, self.self_attn(split_tokens(self._read(x)), angles, segment_ids))
+        return self._added(x, self.self_attn(split_tokens(self._read(x)), angles, segment_ids), routing)
 
     def decode(
         self,
@@ -225,23 +230,24 @@ class DecoderLayer(nn.Module):
         """What attention reads of the stream."""
         return x if self.spec.block == "post" else self.input_layernorm(x)
 
-    def _added(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
+    def _added(self, x: jax.Array, mixed: jax.Array, routing: RouterRows | None = None) -> jax.Array:
         """The stream with what attention mixed, and with what the feed-forward block makes of it."""
+        feed = partial(self._feed_forward, routing=routing)
         match self.spec.block:
             case "pre":
                 x = x + self._scaled(mixed)
-                return x + self._scaled(self._feed_forward(self.post_attention_layernorm(x)))
+                return x + self._scaled(feed(self.post_attention_layernorm(x)))
             case "post":
                 x = x + self._scaled(self.post_attention_layernorm(mixed))
-                return x + self._scaled(self.post_feedforward_layernorm(self._feed_forward(x)))
+                return x + self._scaled(self.post_feedforward_layernorm(feed(x)))
             case "sandwich":
                 x = x + self._scaled(self.post_attention_layernorm(mixed))
-                made = self._feed_forward(self.pre_feedforward_layernorm(x))
+                made = feed(self.pre_feedforward_layernorm(x))
                 return x + self._scaled(self.post_feedforward_layernorm(made))
             case "parallel":
-                made = self._feed_forward(self.post_attention_layernorm(x))
+                made = feed(self.post_attention_layernorm(x))
             case "parallel_shared":
-                made = self._feed_forward(self._read(x))
+                made = feed(self._read(x))
         return x + self._scaled(mixed) + self._scaled(made)
 
     def _scaled(self, added: jax.Array) -> jax.Array:
@@ -250,5 +256,6 @@ class DecoderLayer(nn.Module):
         wide = added.astype(jnp.promote_types(added.dtype, jnp.float32))
         return (wide * self.spec.residual).astype(added.dtype)
 
-    def _feed_forward(self, x: jax.Array) -> jax.Array:
-        return split_tokens(self.mlp(split_tokens(x)))
+    def _feed_forward(self, x: jax.Array, routing: RouterRows | None) -> jax.Array:
+        x = split_tokens(x)
+        return split_tokens(self.mlp(x, routing) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(x))

@@ -39,6 +39,7 @@ from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_
 from dew.nn.dense import Dense
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
+from dew.nn.moe.routes import RouterRows
 from dew.nn.norms import NormKind
 from dew.nn.pipeline import active_stages
 from dew.nn.rotary import rotary_table
@@ -259,6 +260,7 @@ class CausalTransformer(nn.Module):
         train: bool = False,
         positions: Int[Array, "B S"] | None = None,
         segment_ids: Int[Array, "B S"] | None = None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B S E"]:
         """The states that the head reads: after the final norm, times `scales.logits`.
 
@@ -267,6 +269,7 @@ class CausalTransformer(nn.Module):
             train: gates dropout, of which this decoder has none: both values compute the same.
             positions: of each token, for the rotation; None counts from 0 in every row.
             segment_ids: the document of each token; a token sees its own document alone.
+            routing: what the routers of a mixture are told about the tokens, with the routes of every layer.
 
         Raises:
             ValueError: rows longer than `max_seq_len`, or that a sequence axis does not cut evenly.
@@ -285,10 +288,10 @@ class CausalTransformer(nn.Module):
         stages = 1 if self.is_initializing() else active_stages()
         if stages > 1:
             x = self._entered(self.embed_tokens(tokens), positions)
-            return self._left(self._through_stages(x, angles, segment_ids, stages))
+            return self._left(self._through_stages(x, angles, segment_ids, routing, stages))
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
-        for layer in self.layers:
-            x = layer(x, angles, segment_ids)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, angles, segment_ids, None if routing is None else routing.at(index))
         return self._left(x)
 
     def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
@@ -321,7 +324,12 @@ class CausalTransformer(nn.Module):
         return (wide * self.scales.logits).astype(x.dtype)
 
     def _through_stages(
-        self, x: jax.Array, angles: Angles, segment_ids: jax.Array | None, stages: int
+        self,
+        x: jax.Array,
+        angles: Angles,
+        segment_ids: jax.Array | None,
+        routing: RouterRows | None,
+        stages: int,
     ) -> jax.Array:
         """The layers over pipeline stages; what they sow stands where each alone would put it."""
         scope = self.scope
@@ -334,6 +342,7 @@ class CausalTransformer(nn.Module):
             x=x,
             angles=angles,
             segment_ids=segment_ids,
+            routing=routing,
             sown=sown_collections(scope.mutable, self.variables),
         )
         for collection, layers in reports.items():
