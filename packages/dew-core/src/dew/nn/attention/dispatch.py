@@ -1,6 +1,6 @@
 """The attention that models call, and the choice of the kernel that computes it.
 
-Dimensions: B rows, T queries, S keys, H query heads, K key heads, D width.
+Dimensions: B rows, T queries, S keys, H query heads, K key heads, D a key's and E a value's width.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Call:
         backend: JAX's default backend.
         dtype: of the query.
         queries: T.
-        width: D.
+        width: the larger of D and E.
         in_order: causal or windowed, and the i-th query stands at the i-th key.
         softcap: whether scores are capped.
         precision: whether a precision of the products was asked for.
@@ -54,7 +54,7 @@ class Call:
 def scaled_dot_product_attention(
     query: Float[Array, "B T H D"],
     key: Float[Array, "B S K D"],
-    value: Float[Array, "B S K D"],
+    value: Float[Array, "B S K E"],
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     softcap: float | None = None,
     implementation: AttentionImpl | None = "auto",
     precision: jax.lax.PrecisionLike = None,
-) -> Float[Array, "B T H D"]:
+) -> Float[Array, "B T H E"]:
     """Return `softmax(cap(scale * q k^T)) v` over the keys that each query may see.
 
     Softmax is float32 or wider. A query that may see nothing gives zeros. Queries see keys as `allowed_keys`
@@ -77,7 +77,7 @@ def scaled_dot_product_attention(
     Args:
         query: [B, T, H, D].
         key: [B, S, K, D] with K dividing H; a key head serves H / K query heads in a row.
-        value: [B, S, K, D].
+        value: [B, S, K, E].
         causal: a query sees no later key.
         mask: boolean, broadcastable to [B, H, T, S]; True allows.
         query_segment_ids: [B, T], the document of each query.
@@ -93,7 +93,7 @@ def scaled_dot_product_attention(
         precision: of the products; only `reference` reads it.
 
     Returns:
-        [B, T, H, D] in the dtype of `value`.
+        [B, T, H, E] in the dtype of `value`.
 
     Raises:
         ValueError: shapes, masks or positions do not fit, or the named kernel cannot compute this call here.
@@ -146,7 +146,7 @@ def _attend(rules: _Rules, operands: Operands) -> jax.Array:
             backend=jax.default_backend(),
             dtype=jnp.dtype(query.dtype),
             queries=queries,
-            width=query.shape[-1],
+            width=max(query.shape[-1], value.shape[-1]),
             in_order=(rules.causal or rules.window is not None) and not apart and queries == keys,
             softcap=rules.softcap is not None,
             precision=rules.precision is not None,
@@ -235,18 +235,32 @@ def _fused(
     scale: float,
     kernel: Literal["xla", "cudnn"],
 ) -> jax.Array:
+    width = value.shape[-1]
+    query, key, value = _of_one_width(query, key, value)
     mixed = jax.nn.dot_product_attention(query, key, value, mask=allowed, scale=scale, implementation=kernel)
+    mixed = mixed[..., :width]
     if allowed is None:
         return mixed
     seen = jnp.any(allowed, axis=-1).swapaxes(1, 2)[..., None]
     return jnp.where(seen, mixed, jnp.zeros((), mixed.dtype))
 
 
+def _of_one_width(*arrays: jax.Array) -> list[jax.Array]:
+    """The arrays with zeros behind the narrower ones, which no product of queries and keys counts."""
+    width = max(each.shape[-1] for each in arrays)
+    return [
+        each
+        if each.shape[-1] == width
+        else jnp.pad(each, [(0, 0)] * 3 + [(0, width - each.shape[-1])])
+        for each in arrays
+    ]
+
+
 def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array, softcap: float | None) -> None:
     if query.ndim != 4 or key.ndim != 4 or value.shape[:3] != key.shape[:3]:
         raise ValueError(
             f"query {query.shape}, key {key.shape} and value {value.shape} must be [B, T, H, D], "
-            "[B, S, K, D] and [B, S, K, D]"
+            "[B, S, K, D] and [B, S, K, E]"
         )
     if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1]:
         raise ValueError(f"query {query.shape} and key {key.shape} must agree in rows and width")

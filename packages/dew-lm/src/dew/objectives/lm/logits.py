@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from dew.nn.backbones.causal_transformer.layer import QK as QK
+from dew.nn.backbones.causal_transformer.spec import QK as QK
 from dew.objectives.base import Variables
 
 if TYPE_CHECKING:

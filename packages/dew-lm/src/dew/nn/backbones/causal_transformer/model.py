@@ -15,7 +15,13 @@ from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
-from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
+from dew.nn.backbones.causal_transformer.cache import (
+    Cache,
+    LayerCache,
+    capacity_of,
+    empty_latent_layer,
+    empty_layer,
+)
 from dew.nn.backbones.causal_transformer.config import (
     Biases,
     Block,
@@ -25,18 +31,22 @@ from dew.nn.backbones.causal_transformer.config import (
     Scales,
 )
 from dew.nn.backbones.causal_transformer.cost import forward_macs
-from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
+from dew.nn.backbones.causal_transformer.layer import DecoderLayer
+from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
     check_heads,
+    check_mixer,
     check_parts,
     check_rotary,
     check_sizes,
     feed_forward_width,
     windows,
 )
+from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
 from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_collections
 from dew.nn.dense import Dense
+from dew.nn.frequencies import score_factor
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.routes import RouterRows
@@ -86,6 +96,9 @@ class CausalTransformer(nn.Module):
         remat: recompute each layer's activations in the backward pass instead of keeping them.
         causal: a token sees no later one.
         mixture: experts in place of the feed-forward blocks; None has one block a layer.
+        mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
+            query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
+            see `dew.nn.frequencies.score_factor`.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
@@ -122,6 +135,7 @@ class CausalTransformer(nn.Module):
     remat: bool = False
     causal: bool = True
     mixture: Mixture | None = None
+    mixer: MLA | None = None
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -135,10 +149,20 @@ class CausalTransformer(nn.Module):
             max_seq_len=self.max_seq_len,
             sliding_window=self.sliding_window,
         )
-        check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        if self.mixer is None:
+            check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        else:
+            check_mixer(
+                self.mixer,
+                num_heads=self.num_heads,
+                num_kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                qk_norm=self.qk_norm,
+                fraction=self.rotary.fraction,
+            )
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
         if self.position == "rotary":
-            check_rotary(self.rotary, self.head_width, self.sliding_window)
+            check_rotary(self.rotary, self._turning_width, self.sliding_window)
         check_attention(
             activation=self.activation,
             window=self.sliding_window,
@@ -154,8 +178,15 @@ class CausalTransformer(nn.Module):
 
     @property
     def head_width(self) -> int:
-        """The width of a head."""
+        """The width of a head's query and key."""
+        if self.mixer is not None:
+            return self.mixer.head_width
         return self.hidden_size // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def _turning_width(self) -> int:
+        """The part of a head that may turn."""
+        return self.head_width if self.mixer is None else self.mixer.qk_rope_head_dim
 
     @property
     def bank(self) -> DecoderBank:
@@ -167,11 +198,12 @@ class CausalTransformer(nn.Module):
     def plans(self) -> tuple[LayerPlan, ...]:
         """What each layer has to itself: it may differ from its neighbours."""
         spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
+        factor = 1.0 if self.mixer is None else score_factor(self.rotary.scaling)
         return tuple(
             LayerPlan(
                 window=span,
                 angles=self._angles_at(index, span),
-                scale=self.scales.of_scores(self.head_width, index),
+                scale=factor * self.scales.of_scores(self.head_width, index),
                 experts=self.mixture is not None and self.mixture.at(index),
             )
             for index, span in enumerate(spans)
@@ -224,6 +256,7 @@ class CausalTransformer(nn.Module):
             else width,
             activation=self.activation,
             mixture=self.mixture,
+            mixer=self.mixer,
             block=self.block,
             norm_kind=self.norm_kind,
             norm_eps=self.norm_eps,
@@ -297,7 +330,7 @@ class CausalTransformer(nn.Module):
     def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
         """The rotary tables that the layers turn by."""
         named = {plan.angles for plan in self.plans}
-        width, scaling = self.rotary.width(self.head_width), self.rotary.scaling
+        width, scaling = self.rotary.width(self._turning_width), self.rotary.scaling
         tables: Angles = {}
         if "global" in named:
             tables["global"] = rotary_table(
@@ -366,7 +399,7 @@ class CausalTransformer(nn.Module):
             cache: from `init_cache` or an earlier call.
         """
         # Keys stay turned in the cache, so frequencies that depend on a row's length take its longest.
-        capacity = next(iter(cache.values()))["key"].shape[1]
+        capacity = capacity_of(next(iter(cache.values())))
         angles = self._angles(positions, capacity)
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         written: Cache = {}
@@ -382,10 +415,12 @@ class CausalTransformer(nn.Module):
         """
         if capacity > self.max_seq_len:
             raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")
-        return {
-            name: empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
-            for name in self.bank.view.names
-        }
+        def empty() -> LayerCache:
+            if self.mixer is not None:
+                return empty_latent_layer(rows, capacity, self.mixer, self.dtype)
+            return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
+
+        return {name: empty() for name in self.bank.view.names}
 
     def head_weight(self, params: Mapping[str, Any]) -> Float[Array, "E V"]:
         """The vocabulary matrix of a variables tree, or of its `params` collection."""
