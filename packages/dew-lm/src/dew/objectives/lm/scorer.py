@@ -115,7 +115,7 @@ class TokenScorer(Objective[Mean | LMStatistics, Variables]):
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
         weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
         loads = loads_of(sown) if routing else None
-        logits = logits_of(sown) if qk_stats else None
+        logits = logits_of(sown, self.model) if qk_stats else None
         return Scores(losses, weights, correct, hidden, log_partition, loads, logits)
 
     def per_token_log_probs(
