@@ -103,24 +103,21 @@ def floors(case: Case) -> tuple[float, float]:
     return float(np.abs(narrow - wide).max()), worst
 
 
-def saved(case: Case, folder: Path) -> None:
-    """The folder transformers writes of a case."""
-    torch_model(case).save_pretrained(folder)
-
-
-def spelling(case: Case) -> dict[str, str]:
-    """A tensor's name in the saved file -> its name in the module."""
+def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
+    """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
     from safetensors.numpy import load_file
 
     model = torch_model(case)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         files = load_file(Path(folder) / "model.safetensors")
+        config = json.loads((Path(folder) / "config.json").read_text())
     values = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    found: dict[str, str] = {}
-    for name, value in files.items():
-        found[name] = next(own for own, held in values.items() if held.shape == value.shape and (held == value).all())
-    return found
+    names = {
+        name: next(own for own, held in values.items() if np.array_equal(held, value))
+        for name, value in files.items()
+    }
+    return config, names
 
 
 def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
@@ -129,9 +126,9 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
     logits, gradients = evaluated(model, case)
     floor, gradient_floor = floors(case)
     shapes = {name: list(value.shape) for name, value in gradients.items()}
-    names = spelling(case)
+    config, names = as_saved(case)
     kept = {
-        "config": json.loads(model.config.to_json_string(use_diff=False)),
+        "config": config,
         "tensors": {name: shapes[own] for name, own in names.items()},
         "drawn_as": {name: own for name, own in names.items() if name != own},
         "floor": float(f"{floor:.2g}"),

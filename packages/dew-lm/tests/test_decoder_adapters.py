@@ -21,7 +21,7 @@ from dew.interop.decoders import (
     save_pretrained_decoder,
 )
 from dew.interop.decoders.adapters import write_adapter
-from dew.interop.decoders.tensors import tensor_names
+from dew.interop.decoders.tensors import held_tensors
 from dew.lora import LoRA, adapt, adapted, factors_of, merged, with_factors
 from dew.lora.tensor_file import read_tensors
 from dew.nn.backbones.causal_transformer import CausalTransformer
@@ -51,10 +51,10 @@ MODEL = CausalTransformer(**SIZES, precision="highest")
 def tensors(prefix):
     """The golden tensors below `prefix` as a variables tree of `MODEL`."""
     tree: dict = {}
-    for name, path in tensor_names(MODEL, layout_of(MODEL)):
-        value = VALUES.get(f"{prefix}/{name}")
+    for held in held_tensors(MODEL, layout_of(MODEL)):
+        value = VALUES.get(f"{prefix}/{held.name}")
         if value is not None:
-            *above, leaf = path.split("/")
+            *above, leaf = held.paths[0].split("/")
             at = tree
             for part in above:
                 at = at.setdefault(part, {})

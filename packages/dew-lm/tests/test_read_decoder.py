@@ -12,7 +12,8 @@ from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 from dew.interop import load_pretrained, save_pretrained_decoder
-from dew.interop.decoders.fields import rope_theta, window
+from dew.interop.decoders.catalogue import family_of
+from dew.interop.decoders.translation import model_of
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.registry import UnknownComponent
 
@@ -83,13 +84,20 @@ def test_dtypes_are_float32_unless_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.*yarn.*not read"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "rope_scaling.*llama3"),
-        ({"attention_bias": True}, "attention_bias=True: this decoder computes False"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' of llama is not computed"),
-        ({"residual_multiplier": 0.2}, "residual_multiplier=0.2: this decoder knows no such field"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rotary scaling yarn needs factor"),
+        ({"rope_scaling": {"rope_type": "su", "factor": 2.0}}, "rope_scaling of type 'su' is not computed"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "beta": 1}}, "holds beta, which linear"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1.0}},
+            "rope_scaling=.* and rope_parameters=.* differ",
+        ),
+        ({"attention_bias": True}, "lacks the tensor model.layers.0.self_attn.k_proj.bias"),
+        ({"hidden_act": "mish"}, "hidden_act='mish' is not computed here; silu, gelu_pytorch_tanh"),
+        ({"residual_multiplier": 0.2}, "residual_multiplier=0.2: llama is read without such a field"),
+        ({"pretraining_tp": 2}, "pretraining_tp=2: this decoder computes 1 alone"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config=.*: llama is read without such a field"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForCausalLM alone is read"),
-        ({"sliding_window": 4}, "model_type='llama' with these fields is what mistral computes"),
+        ({"sliding_window": 4}, "sliding_window=4: llama is read without such a field"),
         ({"num_hidden_layers": 4}, "lacks the tensor model.layers.3"),
         ({"num_hidden_layers": 2}, "holds the tensor model.layers.2"),
         ({"intermediate_size": 32}, r"mlp.down_proj.weight has shape \(16, 24\).*\(16, 32\)"),
@@ -109,6 +117,7 @@ QWEN = {
     "hidden_size": 16,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
+    "num_key_value_heads": None,
     "intermediate_size": 32,
     "max_position_embeddings": 16,
     "rms_norm_eps": 1e-6,
@@ -127,19 +136,27 @@ QWEN = {
             {"sliding_window": 8, "sliding_layers": (False, False, True, True)},
         ),
         ({"use_sliding_window": True, "max_window_layers": 0}, {"sliding_window": 8}),
-        ({"model_type": "mistral"}, {"sliding_window": 8}),
+        ({"model_type": "mistral", "max_window_layers": None}, {"sliding_window": 8}),
     ],
 )
 def test_the_layers_with_a_window_are_those_of_the_family(fields, expected):
     """As transformers' `Qwen3Config` and `MistralConfig` fill their `layer_types`."""
-    assert window({**QWEN, **fields}) == expected
+    model = read({**QWEN, **fields})
+    found = {"sliding_window": model.sliding_window, "sliding_layers": model.sliding_layers}
+    assert {name: value for name, value in found.items() if value is not None} == expected
+
+
+def read(config):
+    return model_of(family_of(config["model_type"]), config, dtype=jnp.float32, param_dtype=jnp.float32)
 
 
 def test_layers_and_rotations_of_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="layer_types names chunked_attention"):
-        window({**QWEN, "layer_types": ["chunked_attention", "full_attention"]})
+        read({**QWEN, "layer_types": ["chunked_attention", "full_attention"] * 2})
+    with pytest.raises(ValueError, match="layer_types names 2 layers, and num_hidden_layers is 4"):
+        read({**QWEN, "layer_types": ["full_attention"] * 2})
     with pytest.raises(ValueError, match="rope_parameters holds partial_rotary_factor"):
-        rope_theta({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}})
+        read({**QWEN, "rope_theta": None, "rope_parameters": {"partial_rotary_factor": 0.5}})
 
 
 def test_a_gate_that_is_not_the_projection_it_gates_is_refused(tmp_path):
@@ -168,12 +185,14 @@ def test_an_index_may_not_lead_out_of_its_folder(tmp_path):
     index = json.loads(path.read_text())
     index["weight_map"]["model.norm.weight"] = "../elsewhere.safetensors"
     path.write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=r"'\.\./elsewhere\.safetensors', which is no file of the folder"):
+    with pytest.raises(
+        ValueError, match=r"'\.\./elsewhere\.safetensors', which is no safetensors file of the folder"
+    ):
         load_pretrained(tmp_path)
 
 
 def test_a_damaged_file_is_refused(tmp_path):
     written(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 40)
-    with pytest.raises(ValueError, match="is no safetensors file"):
+    with pytest.raises(ValueError, match="is no whole safetensors file"):
         load_pretrained(tmp_path)

@@ -1,9 +1,8 @@
 """Rotary position embedding (RoFormer, arXiv 2104.09864).
 
-At position p a pair of coordinates turns by `p w_i`, with the frequencies of `dew.nn.frequencies`. Pair i of D
-turning coordinates is coordinate i of the first half and of the second (`halves`, the layout of Llama
-checkpoints), or the coordinates 2i and 2i + 1 (`neighbours`, the paper's own). What lies behind the turning
-coordinates of a head stays.
+At position p a pair of coordinates turns by `p w_i`, with the frequencies of `dew.nn.frequencies`. Pair i of
+the turning coordinates is coordinate i of their first half and of their second (`halves`, the layout of Llama
+checkpoints), or the coordinates 2i and 2i + 1 (`neighbours`, the paper's own). What lies behind them stays.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ class Field:
         default: what a file without the field means; `REQUIRED` where it must have it.
         read: the model's value, from the file's.
         write: the file's value, from the model's.
+        nullable: a null in the file is the model's None; elsewhere it is as if the field were not there.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Field:
     default: Any = REQUIRED
     read: Callable[[Any], Any] = same
     write: Callable[[Any], Any] = same
+    nullable: bool = False
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -39,7 +39,13 @@ SIZES = (
     Field("num_attention_heads", "num_heads"),
 )
 KV_HEADS = Field("num_key_value_heads", "num_kv_heads", None)
+"""As many as query heads in a file that does not say."""
 HEAD_DIM = Field("head_dim", "head_dim", None)
+
+
+def kv_heads(default: int) -> Field:
+    """The number of key heads, in a family with a number of its own for files that do not say."""
+    return Field("num_key_value_heads", "num_kv_heads", default, nullable=True)
 
 
 def epsilon(default: float, name: str = "rms_norm_eps") -> Field:

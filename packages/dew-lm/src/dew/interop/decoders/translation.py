@@ -104,6 +104,8 @@ def refuse_unread(family: Family, config: Mapping[str, Any]) -> None:
 
 
 def _read(part: Field, config: Mapping[str, Any]) -> Any:
+    if part.nullable and part.name in config and config[part.name] is None:
+        return None
     value = config.get(part.name)
     if value is None and part.default is REQUIRED:
         raise ValueError(f"config.json lacks {part.name}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dew.interop.decoders.family import Family, Field, Group
-from dew.interop.decoders.llama_parts import GATED, ROWS, SIZES, epsilon, tied
+from dew.interop.decoders.llama_parts import GATED, ROWS, SIZES, epsilon, kv_heads, tied
 from dew.interop.decoders.rotary_fields import rotary
 from dew.nn.backbones.causal_transformer import CausalTransformer
 
@@ -40,7 +40,7 @@ FAMILY = Family(
     precedence=110,
     fields=(
         *SIZES,
-        Field("num_key_value_heads", "num_kv_heads", 16),
+        kv_heads(16),
         Field("head_dim", "head_dim", 256),
         Group(("hidden_act", "hidden_activation"), _activation, _written),
         epsilon(1e-6),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dew.interop.decoders.exact import inverse_root, root_of
 from dew.interop.decoders.families.gemma import EMBEDDING_SCALE, TANH
 from dew.interop.decoders.family import Family, Field
-from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, tied
+from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, kv_heads, tied
 from dew.interop.decoders.rotary_fields import rotary
 from dew.interop.decoders.window_fields import every, windows_by_layer
 
@@ -15,7 +15,7 @@ FAMILY = Family(
     precedence=120,
     fields=(
         *SIZES,
-        Field("num_key_value_heads", "num_kv_heads", 4),
+        kv_heads(4),
         Field("head_dim", "head_dim", 256),
         activation(name="hidden_activation", default=TANH),
         epsilon(1e-6),
@@ -25,8 +25,8 @@ FAMILY = Family(
         tied(True),
         Field("attention_bias", ("bias.qkv", "bias.output"), False),
         Field("query_pre_attn_scalar", "scales.attention", 256, inverse_root, root_of),
-        Field("attn_logit_softcapping", "attn_logit_softcap", None),
-        Field("final_logit_softcapping", "final_logit_softcap", None),
+        Field("attn_logit_softcapping", "attn_logit_softcap", 50.0, nullable=True),
+        Field("final_logit_softcapping", "final_logit_softcap", 30.0, nullable=True),
     ),
     rows=ROWS,
     always={"norm_kind": "rms_offset", "block": "sandwich"},

@@ -8,7 +8,7 @@ from typing import Any
 from dew.interop.decoders.exact import inverse_root, root_of
 from dew.interop.decoders.families.gemma import EMBEDDING_SCALE, TANH
 from dew.interop.decoders.family import Family, Field, Group
-from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, tied
+from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, kv_heads, tied
 from dew.interop.decoders.rotary_fields import LONGEST, longest, scaling_of, written_scaling
 from dew.interop.decoders.window_fields import FULL, SLIDING, every, windows_by_layer
 from dew.nn.backbones.causal_transformer import CausalTransformer
@@ -65,7 +65,7 @@ FAMILY = Family(
     precedence=130,
     fields=(
         *SIZES,
-        Field("num_key_value_heads", "num_kv_heads", 4),
+        kv_heads(4),
         Field("head_dim", "head_dim", 256),
         activation(name="hidden_activation", default=TANH),
         epsilon(1e-6),
@@ -74,12 +74,12 @@ FAMILY = Family(
         tied(True),
         Field("attention_bias", ("bias.qkv", "bias.output"), False),
         Field("query_pre_attn_scalar", "scales.attention", 256, inverse_root, root_of),
-        Field("attn_logit_softcapping", "attn_logit_softcap", None),
-        Field("final_logit_softcapping", "final_logit_softcap", None),
+        Field("final_logit_softcapping", "final_logit_softcap", None, nullable=True),
     ),
     rows=ROWS,
     always={"norm_kind": "rms_offset", "block": "sandwich", "qk_norm": True},
-    off={"use_bidirectional_attention": False},
+    # transformers carries the cap of the attention scores and does not apply it.
+    off={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
     ignored=("_sliding_window_pattern", "cache_implementation"),
     whole_heads=True,
 )

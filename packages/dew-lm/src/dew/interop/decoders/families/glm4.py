@@ -12,6 +12,7 @@ from dew.interop.decoders.llama_parts import (
     SIZES,
     activation,
     epsilon,
+    kv_heads,
     tied,
 )
 from dew.interop.decoders.rotary_fields import rotary
@@ -30,7 +31,7 @@ FAMILY = Family(
     precedence=350,
     fields=(
         *SIZES,
-        Field("num_key_value_heads", "num_kv_heads", 2),
+        kv_heads(2),
         Field("head_dim", "head_dim", 128),
         activation(FUSED),
         epsilon(1.5625e-7),

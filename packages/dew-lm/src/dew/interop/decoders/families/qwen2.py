@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dew.interop.decoders.family import Family, Field
-from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, tied
+from dew.interop.decoders.family import Family
+from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, kv_heads, tied
 from dew.interop.decoders.rotary_fields import rotary
 from dew.interop.decoders.window_fields import after, windows_by_layer
 
@@ -13,7 +13,7 @@ FAMILY = Family(
     precedence=50,
     fields=(
         *SIZES,
-        Field("num_key_value_heads", "num_kv_heads", 32),
+        kv_heads(32),
         activation(),
         epsilon(1e-6),
         rotary(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dew.interop.decoders.family import Family, Field, Group
-from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, tied
+from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, kv_heads, tied
 from dew.interop.decoders.rotary_fields import rotary
 from dew.interop.decoders.window_fields import every, windows_by_layer
 from dew.nn.backbones.causal_transformer import CausalTransformer
@@ -44,7 +44,7 @@ FAMILY = Family(
     precedence=330,
     fields=(
         *SIZES,
-        Field("num_key_value_heads", "num_kv_heads", 4),
+        kv_heads(4),
         activation(),
         epsilon(1e-6),
         rotary(theta=2_000_000.0),
