@@ -239,7 +239,6 @@ def test_units_are_the_predicted_tokens():
     "fields",
     [
         {"loss_role": "assistant"},
-        {"mtp_weight": 0.3},
         {"indexer": IndexerTraining("warmup")},
     ],
     ids=lambda fields: next(iter(fields)),
@@ -252,7 +251,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"depths": True},
         {"roles": TOKENS},
         {"indexer": True},
         {"layers": (0,)},

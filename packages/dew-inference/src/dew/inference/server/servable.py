@@ -7,16 +7,16 @@ import jax.numpy as jnp
 
 from dew.inference import TextGeneration
 from dew.inference.server.rows import vacant
-from dew.sampling.decoding import Sample
-from dew.sampling.text import loop
-from dew.sampling.text.request import as_data, check_model, is_count
+from dew.sampling.text import Sample, loop
+from dew.sampling.text.checks import check_model, is_count
+from dew.sampling.text.components import Criteria, Transforms, as_data
 
 
-def parts(task: TextGeneration) -> tuple[loop.Chain, loop.Chain]:
+def parts(task: TextGeneration) -> tuple[Transforms, Criteria]:
     """The transforms and the criteria that `task` is bound to."""
     policy = task.sampling
     transforms = policy.transforms() if task.logits is None else task.logits
-    return as_data(transforms), as_data((*policy.criteria(), *task.stopping))
+    return Transforms(as_data(transforms)), Criteria(as_data((*policy.criteria(), *task.stopping)))
 
 
 def check_task(task: object) -> None:
@@ -73,12 +73,12 @@ def check_rowwise(task: TextGeneration) -> None:
     Raises:
         ValueError: naming what they raised.
     """
-    chain, criteria = parts(task)
+    transform, stopping = parts(task)
     for rows in (2, 3):
         carry = jax.eval_shape(lambda rows=rows: vacant(rows, 2, task.sampling.pad_id)).carry
         logits = jax.ShapeDtypeStruct((rows, int(task.model.vocab_size)), jnp.float32)
         try:
-            jax.eval_shape(loop.draw, carry, logits, chain, criteria)
+            jax.eval_shape(loop.draw, carry, logits, transform, stopping)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 "logits and stopping of a served task apply to rows one by one, whatever their number, and "

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("lm",), "use lm"),
     "pretrained": ((None,), "unset it to train from the start"),
-    "mtp_weight": ((None,), "unset it: there are no prediction depths yet"),
     "indexer": ((None,), "unset it: there is no sparse attention yet"),
     "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
     "block_canvas_size": ((None,), "unset it: there is no block_diffusion yet"),
@@ -123,7 +122,8 @@ class LMRunConfig(RunConfig):
         aux_loss_alpha: weight of the balance loss of a mixture's experts; None adds none.
         seq_aux: form the balance loss within each row instead of over the whole step.
         router_z_loss: weight of the routers' squared log partition; 0 adds nothing.
-        mtp_weight: weight of further prediction depths. Not supported yet.
+        mtp_weight: weight of the model's prediction depths in the loss (arXiv 2412.19437); needs a model with
+            num_nextn_predict_layers, and None leaves them as they are.
         indexer: phase of sparse attention's indexer. Not supported yet.
         token_accuracy: report how often the best token is the target.
         block_prompt_tokens: of block diffusion. Not supported yet.
@@ -220,6 +220,7 @@ class LMRunConfig(RunConfig):
             aux_loss_alpha=self.aux_loss_alpha,
             seq_aux=self.seq_aux,
             router_z_loss=self.router_z_loss,
+            mtp_weight=self.mtp_weight,
             qk_stats=self.optim.optimizer == "muonclip",
             token_accuracy=self.token_accuracy,
         )

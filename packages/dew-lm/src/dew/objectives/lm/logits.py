@@ -29,8 +29,12 @@ def check_clippable(model: Decoder) -> None:
         )
 
 
-def logits_of(sown: Variables, model: Decoder) -> Variables:
+def logits_of(sown: Variables, mixer: MLA | None = None) -> Variables:
     """The largest logits that a forward pass reported, nested by module path, as `Aux.qk_stats` holds them.
+
+    Args:
+        sown: the collections that came back.
+        mixer: of the model.
 
     Raises:
         ValueError: the model reported none.
@@ -39,7 +43,6 @@ def logits_of(sown: Variables, model: Decoder) -> Variables:
         raise ValueError(
             f"qk_stats=True needs a model whose attention layers sow max_logits into {QK!r}; set it to False"
         )
-    mixer = cast("MLA | None", getattr(model, "mixer", None))
     if mixer is None:
         return sown[QK]
     flat = cast("dict[tuple[str, ...], Any]", flatten_dict(cast("dict[str, Any]", sown[QK])))

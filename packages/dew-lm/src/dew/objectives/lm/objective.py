@@ -36,6 +36,7 @@ from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY, TEXT_KEY
 from dew.objectives.lm.chunked import head_logits
 from dew.objectives.lm.config import IndexerTraining
 from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
+from dew.objectives.lm.depths import DepthStatistics, DepthTerm, depth_mean
 from dew.objectives.lm.logits import check_clippable, largest_logit
 from dew.objectives.lm.pretrained import initial_variables
 from dew.objectives.lm.routing import LMStatistics as LMStatistics
@@ -45,7 +46,7 @@ from dew.objectives.lm.scorer import TokenScorer
 from dew.objectives.lm.scores import Scores
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.config import Sampling
-from dew.sampling.text.request import check_model
+from dew.sampling.text.checks import check_model
 from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class LMObjective(TokenScorer):
             (arXiv 2101.03961).
         router_z_loss: weight of the routers' mean squared log partition (arXiv 2202.08906).
         loss_role: of conversations; not supported yet.
-        mtp_weight: of prediction depths; not supported yet.
+        mtp_weight: weight of the mean loss of the model's prediction depths (arXiv 2412.19437); needs a model
+            with `num_nextn_predict_layers`. None leaves them out.
         z_loss: coefficient of the squared log partition of every counted prediction.
         qk_stats: report the largest attention logit of every head, which the muonclip optimizer clips by, and
             the largest of all as the metric `max_logit`.
@@ -117,7 +119,6 @@ class LMObjective(TokenScorer):
         refuse_unbuilt(
             "LMObjective",
             loss_role=loss_role,
-            mtp_weight=mtp_weight,
             indexer=indexer,
         )
         check_decoder(model, seq_len)
@@ -130,6 +131,8 @@ class LMObjective(TokenScorer):
             router_z_loss=router_z_loss,
         )
         self.router_terms.check(model)
+        self.depth_term = DepthTerm(mtp_weight)
+        self.depth_term.check(model)
         if ema_decay is not None and not 0 <= ema_decay <= 1:
             raise ValueError(f"ema_decay={ema_decay} must lie in [0, 1], or be None for no average")
         if head_chunks < 1:
@@ -177,24 +180,39 @@ class LMObjective(TokenScorer):
         whole = initial_variables(self.model, key, held)
         return whole if self.trainable is None else freeze(whole, self.trainable)
 
-    def loss(self, params: Variables, batch: Batch, step: Step) -> tuple[Mean | LMStatistics, Aux[Variables]]:
+    def loss(
+        self, params: Variables, batch: Batch, step: Step
+    ) -> tuple[Mean | LMStatistics | DepthStatistics, Aux[Variables]]:
         """Summed loss and weight of the counted targets, and the routers' terms where the run adds some.
 
-        A metric `token_accuracy` stands beside them, with `balance_rate` the experts' loads as effects, and
-        with `qk_stats` the largest attention logits.
+        A metric `token_accuracy` stands beside them, with `balance_rate` the experts' loads as effects, with
+        `qk_stats` the largest attention logits, and with `mtp_weight` the metric `mtp_loss`.
         """
         scores = self._batch_scores(
-            params, batch, step, train=True, routing=self.router_terms.needed, qk_stats=self.qk_stats
+            params,
+            batch,
+            step,
+            train=True,
+            routing=self.router_terms.needed,
+            qk_stats=self.qk_stats,
+            depths=self.depth_term.needed,
         )
         stats, aux = self._statistics(scores)
-        if scores.routing is None:
+        if scores.routing is not None:
+            if self.router_terms.balance_rate is not None:
+                aux = replace(aux, effects=counted(scores.routing))
+            stats = self.router_terms.statistics(stats, scores.routing, self._top_k)
+        if scores.depths is None:
             return stats, aux
-        if self.router_terms.balance_rate is not None:
-            aux = replace(aux, effects=counted(scores.routing))
-        return self.router_terms.statistics(stats, scores.routing, self._top_k), aux
+        stats = self.depth_term.statistics(stats, scores.depths)
+        return stats, replace(aux, metrics={**aux.metrics, "mtp_loss": depth_mean(stats.depths)})
 
-    def reduce_loss(self, stats: Mean | LMStatistics) -> tuple[jax.Array, jax.Array]:
-        """The loss and whether anything counts: targets, or what routers count where a term reads it."""
+    def reduce_loss(self, stats: Mean | LMStatistics | DepthStatistics) -> tuple[jax.Array, jax.Array]:
+        """The loss and whether anything counts: targets, or what else a term counts."""
+        if isinstance(stats, DepthStatistics):
+            value, active = self.reduce_loss(stats.rest)
+            further, counts = self.depth_term.reduced(stats.depths)
+            return value + further, active | counts
         if isinstance(stats, LMStatistics):
             return self.router_terms.reduced(stats, self._top_k)
         return super().reduce_loss(stats)
@@ -224,7 +242,7 @@ class LMObjective(TokenScorer):
         """
         if TEXT_KEY not in batch:
             return None
-        return self.rows_cost(*batch[TEXT_KEY].shape, trained=1)
+        return self.rows_cost(*batch[TEXT_KEY].shape, trained=1, depths=self.depth_term.needed)
 
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
@@ -239,6 +257,11 @@ class LMObjective(TokenScorer):
             raise ValueError(
                 "predict scores tokens, and aux_loss_alpha and router_z_loss are no token's loss; "
                 "unset them, and balance with balance_rate instead"
+            )
+        if self.depth_term.needed:
+            raise ValueError(
+                "predict scores tokens once, and mtp_weight adds their loss at prediction depths with masses "
+                "of their own; unset it"
             )
         refuse_unbuilt("LMObjective.predict", layers=tuple(layers))
         scores = self._batch_scores(params, batch, step, train=train)
@@ -318,6 +341,7 @@ class LMObjective(TokenScorer):
         train: bool,
         routing: bool = False,
         qk_stats: bool = False,
+        depths: bool = False,
     ) -> Scores:
         tokens = batch[TEXT_KEY]
         if tokens.shape[1] != self.seq_len + 1:
@@ -334,6 +358,7 @@ class LMObjective(TokenScorer):
             positions=batch.get(POSITIONS_KEY),
             routing=routing,
             qk_stats=qk_stats,
+            depths=depths,
         )
 
     def _terms(self, scores: Scores) -> jax.Array:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from dew.nn.moe.router import RoutingLoad
 from dew.objectives.base import Variables
+from dew.objectives.lm.depths import DepthScores
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
@@ -32,6 +33,7 @@ class Scores:
         log_partition: [B, S] log of the sum of the exponentials of the logits.
         routing: the load of every router by the path of its module, or None if not asked for.
         qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
+        depths: what the prediction depths say, or None if not asked for.
     """
 
     losses: jax.Array
@@ -41,6 +43,7 @@ class Scores:
     log_partition: jax.Array
     routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
     qk_stats: Variables | None = None
+    depths: DepthScores | None = None
 
 
 def target_weights(

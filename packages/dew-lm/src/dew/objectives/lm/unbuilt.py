@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 UNBUILT: Mapping[str, tuple[Any, str]] = {
-    "mtp_weight": (None, "prediction depths"),
-    "depths": (False, "prediction depths"),
     "loss_role": (None, "conversation data"),
     "roles": (None, "conversation data"),
     "indexer": (None, "a sparse-attention indexer"),

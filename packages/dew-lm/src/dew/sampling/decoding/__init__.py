@@ -15,10 +15,10 @@ __getattr__, __dir__ = lazy(
         "MaxLength": "dew.sampling.decoding.stopping:dew-lm",
         "MaxNewTokens": "dew.sampling.decoding.stopping:dew-lm",
         "MinP": "dew.sampling.decoding.filters:dew-lm",
-        "Sample": "dew.sampling.decoding.parts:dew-lm",
+        "Sample": "dew.sampling.text.sample:dew-lm",
         "StepState": "dew.sampling.decoding.state:dew-lm",
         "Stopping": "dew.sampling.decoding.parts:dew-lm",
-        "Strategy": "dew.sampling.decoding.parts:dew-lm",
+        "Strategy": "dew.sampling.text.strategy:dew-lm",
         "Temperature": "dew.sampling.decoding.filters:dew-lm",
         "TopK": "dew.sampling.decoding.filters:dew-lm",
         "TopP": "dew.sampling.decoding.filters:dew-lm",
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from dew.sampling.decoding.filters import TopK as TopK
     from dew.sampling.decoding.filters import TopP as TopP
     from dew.sampling.decoding.parts import LogitsTransform as LogitsTransform
-    from dew.sampling.decoding.parts import Sample as Sample
     from dew.sampling.decoding.parts import Stopping as Stopping
-    from dew.sampling.decoding.parts import Strategy as Strategy
     from dew.sampling.decoding.state import StepState as StepState
     from dew.sampling.decoding.stopping import EndOfSequence as EndOfSequence
     from dew.sampling.decoding.stopping import MaxLength as MaxLength
     from dew.sampling.decoding.stopping import MaxNewTokens as MaxNewTokens
+    from dew.sampling.text.sample import Sample as Sample
+    from dew.sampling.text.strategy import Strategy as Strategy

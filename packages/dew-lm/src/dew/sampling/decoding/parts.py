@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 import jax
-from flax import struct
 
 from dew.sampling.decoding.state import StepState
 
@@ -27,12 +26,3 @@ class Stopping(Protocol):
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         """Booleans `[rows]`. `state` already holds the `drawn` tokens."""
         ...
-
-
-@struct.dataclass
-class Sample:
-    """Draw every row independently; what a request without a strategy runs."""
-
-
-type Strategy = Sample
-"""The strategies a request can name."""

@@ -13,6 +13,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Bool, Float, Int
 
+from dew.sampling.text.placing import local_rows
+
 if TYPE_CHECKING:
     from dew.inference.text.processor import Processor
 
@@ -47,8 +49,8 @@ class Generation:
     processor: Processor | None = struct.field(pytree_node=False, default=None)
 
     def host(self) -> Self:
-        """This process's rows over host arrays."""
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.rows], self)
+        """This process's rows over host arrays, without those that fill up a mesh."""
+        return jax.tree.map(lambda leaf: local_rows(leaf)[: self.rows], self)
 
     def responses(self) -> list[list[int]]:
         """The response ids of each row, without an end token."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
@@ -69,3 +70,22 @@ def _pair_macs(model: CausalTransformer, length: int, window: int | None) -> int
     if mixer.index_topk is not None:
         keys = min(keys, seen_keys(length, min(mixer.index_topk, window or length), causal=model.causal))
     return mixer.pair_products(model.num_heads) * keys + indexed
+
+
+def depths_macs(model: CausalTransformer, length: int) -> int:
+    """Multiply-adds of the prediction depths over one row of `length` tokens.
+
+    Each has a layer like the last, the projection of two halves and the shared head.
+    """
+    depths, last = model.num_nextn_predict_layers, model.plans[-1]
+    if not depths:
+        return 0
+    mixture = replace(model.mixture, layers=None) if model.mixture is not None and last.experts else None
+    one = model.clone(
+        num_layers=1,
+        num_nextn_predict_layers=0,
+        sliding_window=last.window,
+        sliding_layers=None,
+        mixture=mixture,
+    )
+    return depths * (forward_macs(one, length) + length * 2 * model.hidden_size**2)

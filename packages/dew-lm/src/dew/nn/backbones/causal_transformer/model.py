@@ -30,11 +30,13 @@ from dew.nn.backbones.causal_transformer.config import (
     Rotary,
     Scales,
 )
-from dew.nn.backbones.causal_transformer.cost import forward_macs
+from dew.nn.backbones.causal_transformer.cost import depths_macs, forward_macs
+from dew.nn.backbones.causal_transformer.depths import PredictionDepth, all_depths
 from dew.nn.backbones.causal_transformer.layer import DecoderLayer
 from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
+    check_depths,
     check_heads,
     check_mixer,
     check_parts,
@@ -96,6 +98,9 @@ class CausalTransformer(nn.Module):
         remat: recompute each layer's activations in the backward pass instead of keeping them.
         causal: a token sees no later one.
         mixture: experts in place of the feed-forward blocks; None has one block a layer.
+        num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
+            with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
+            logits do not depend on them.
         mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
             query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
             see `dew.nn.frequencies.score_factor`.
@@ -135,6 +140,7 @@ class CausalTransformer(nn.Module):
     remat: bool = False
     causal: bool = True
     mixture: Mixture | None = None
+    num_nextn_predict_layers: int = 0
     mixer: MLA | None = None
 
     def __post_init__(self) -> None:
@@ -169,6 +175,7 @@ class CausalTransformer(nn.Module):
             pattern=self.sliding_layers,
             causal=self.causal,
         )
+        check_depths(self.num_nextn_predict_layers, causal=self.causal, logits_scale=self.scales.logits)
         super().__post_init__()
 
     @property
@@ -218,6 +225,10 @@ class CausalTransformer(nn.Module):
         """Multiply-adds that one row of `length` tokens needs, of attention the keys that a query sees."""
         return forward_macs(self, length)
 
+    def depths_macs(self, length: int) -> int:
+        """What the prediction depths need beside `forward_macs`."""
+        return depths_macs(self, length)
+
     def setup(self) -> None:
         self.embed_tokens = nn.Embed(
             self.vocab_size,
@@ -239,6 +250,8 @@ class CausalTransformer(nn.Module):
         spec = self._layer_spec()
         self.layers = [layer(spec, plan) for plan in self.plans]
         self.norm = spec.make_norm()
+        ahead = range(self.num_nextn_predict_layers)
+        self.depths = [PredictionDepth(spec, self.plans[-1], self.remat) for _ in ahead]
         if not self.tie_embeddings:
             self.lm_head = Dense(
                 self.vocab_size, ("embed", "vocab"), dtype=self.dtype, param_dtype=self.param_dtype
@@ -284,6 +297,8 @@ class CausalTransformer(nn.Module):
     ) -> Float[Array, "B S V"]:
         """The logits of every next token, float32 or wider and capped."""
         hidden = self.hidden_states(tokens, train=train, positions=positions, segment_ids=segment_ids)
+        if self.is_initializing():
+            self.mtp_hidden_states(tokens, hidden)
         return self._logits(hidden)
 
     def hidden_states(
@@ -326,6 +341,59 @@ class CausalTransformer(nn.Module):
         for index, layer in enumerate(self.layers):
             x = layer(x, angles, segment_ids, None if routing is None else routing.at(index))
         return self._left(x)
+
+    def mtp_hidden_states(
+        self,
+        tokens: Int[Array, "B S"],
+        hidden: Float[Array, "B S E"],
+        *,
+        train: bool = False,
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> tuple[Float[Array, "B S E"], ...]:
+        """What the head reads of every prediction depth, first to last; see `causal_transformer.depths`.
+
+        The state of depth k at token t predicts token t + 1, and means nothing at a document's first k.
+
+        Args:
+            tokens: as in `hidden_states`.
+            hidden: what `hidden_states` returned for them.
+            train: as in `hidden_states`.
+            positions: as in `hidden_states`.
+            segment_ids: as in `hidden_states`.
+        """
+        if positions is None:
+            positions = jnp.arange(tokens.shape[1])[None]
+        embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
+        return all_depths(self.depths, embedded, hidden, self._angles(positions), segment_ids)
+
+    def mtp_decode(
+        self,
+        depth: int,
+        tokens: Int[Array, "B T"],
+        previous: Float[Array, "B T E"],
+        positions: Int[Array, "B T"],
+        valid: Bool[Array, "B T"],
+        cache: LayerCache,
+    ) -> tuple[Float[Array, "B T E"], LayerCache]:
+        """One depth over new tokens: its states, and its cache with them in it.
+
+        Args:
+            depth: from 1.
+            tokens: [B, T].
+            previous: [B, T, E], at each token the state before it of the depth before.
+            positions: [B, T] of the tokens in their rows.
+            valid: [B, T]; a token that is not valid writes nothing. None of the first `depth` of a row is.
+            cache: of this depth, from `init_mtp_cache` or an earlier call.
+        """
+        angles = self._angles(positions, capacity_of(cache))
+        embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
+        # Entries begin at the row's token number `depth`: its slot is the first, and none before it is empty.
+        return self.depths[depth - 1].decode(embedded, previous, angles, positions - depth, valid, cache)
+
+    def init_mtp_cache(self, rows: int, capacity: int) -> LayerCache:
+        """The cache of one prediction depth, without tokens."""
+        return self._empty_layer(rows, capacity)
 
     def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
         """The rotary tables that the layers turn by."""
@@ -414,13 +482,12 @@ class CausalTransformer(nn.Module):
             ValueError: a capacity over `max_seq_len`.
         """
         if capacity > self.max_seq_len:
-            raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")
-        def empty() -> LayerCache:
-            if self.mixer is not None:
-                return empty_latent_layer(rows, capacity, self.mixer, self.dtype)
-            return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
+            raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")        return {name: self._empty_layer(rows, capacity) for name in self.bank.view.names}
 
-        return {name: empty() for name in self.bank.view.names}
+    def _empty_layer(self, rows: int, capacity: int) -> LayerCache:
+        if self.mixer is not None:
+            return empty_latent_layer(rows, capacity, self.mixer, self.dtype)
+        return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
 
     def head_weight(self, params: Mapping[str, Any]) -> Float[Array, "E V"]:
         """The vocabulary matrix of a variables tree, or of its `params` collection."""

@@ -134,3 +134,19 @@ def check_attention(
         raise ValueError(
             "sliding_layers=() must hold at least one flag; leave it unset to window every layer"
         )
+
+
+def check_depths(depths: int, *, causal: bool, logits_scale: float) -> None:
+    """Refuse prediction depths of a decoder that has no next token or scales its logits.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if depths < 0:
+        raise ValueError(f"num_nextn_predict_layers={depths} must be 0 or more")
+    if depths and not causal:
+        raise ValueError(f"num_nextn_predict_layers={depths} needs causal=True: depths predict later tokens")
+    if depths and logits_scale != 1.0:
+        raise ValueError(
+            f"num_nextn_predict_layers={depths} with scales.logits={logits_scale} is not defined; unset either"
+        )
