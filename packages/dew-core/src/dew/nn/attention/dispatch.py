@@ -249,9 +249,7 @@ def _of_one_width(*arrays: jax.Array) -> list[jax.Array]:
     """The arrays with zeros behind the narrower ones, which no product of queries and keys counts."""
     width = max(each.shape[-1] for each in arrays)
     return [
-        each
-        if each.shape[-1] == width
-        else jnp.pad(each, [(0, 0)] * 3 + [(0, width - each.shape[-1])])
+        each if each.shape[-1] == width else jnp.pad(each, [(0, 0)] * 3 + [(0, width - each.shape[-1])])
         for each in arrays
     ]
 

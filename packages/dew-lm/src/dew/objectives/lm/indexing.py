@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +111,9 @@ class IndexerTerm:
             )
         for name, value in others.items() if self.alone else ():
             if value:
-                raise ValueError(f"{name}={value!r} with {named}, which trains the indexer alone; leave it out")
+                raise ValueError(
+                    f"{name}={value!r} with {named}, which trains the indexer alone; leave it out"
+                )
 
     def statistics(
         self, rest: Mean | LMStatistics | DepthStatistics, scores: IndexerScores
@@ -135,6 +137,22 @@ def of_indexer(path: tuple[str, ...]) -> bool:
     return INDEXER in path
 
 
-def divergence_of(sown: Variables) -> jax.Array:
-    """The divergence [B, S] of every query, the mean over the layers that reported one."""
-    return jnp.mean(jnp.stack(cast("list[Any]", jax.tree.leaves(sown[INDEXER]))), axis=0)
+def indexer_scores(sown: Variables, counted: jax.Array | None) -> IndexerScores:
+    """The mean over the layers of what a forward pass reported.
+
+    Args:
+        sown: the collections that came back.
+        counted: [B, S], which queries hold a token; None for all.
+
+    Raises:
+        ValueError: the model reported none.
+    """
+    reported = cast("list[jax.Array]", jax.tree.leaves(sown.get(INDEXER, {})))
+    if not reported:
+        raise ValueError(
+            f"indexer=True needs a model whose attention layers sow divergence into {INDEXER!r}; leave it at "
+            "False"
+        )
+    divergence = jnp.mean(jnp.stack(reported), axis=0)
+    weights = jnp.ones(divergence.shape) if counted is None else counted.astype(jnp.float32)
+    return IndexerScores(divergence, weights)

@@ -41,14 +41,22 @@ def router_rows(
     Raises:
         ValueError: a record of another shape or type than the ids and the model need.
     """
-    counted = None if pad_id is None else tokens[:, :-1] != pad_id
-    if segment_ids is not None:
-        inside = segment_ids[:, :-1] != 0
-        counted = inside if counted is None else counted & inside
+    counted = counted_ids(tokens, pad_id=pad_id, segment_ids=segment_ids)
     if routes is None:
         return RouterRows(counted)
     experts, covered = checked_record(model, tokens, routes)
     return RouterRows(counted, Routes(experts[:, :-1], None if covered is None else covered[:, :-1]))
+
+
+def counted_ids(
+    tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
+) -> Bool[Array, "B S"] | None:
+    """Which of the ids a model reads hold a token: neither `pad_id` nor of segment 0. None for all of them."""
+    counted = None if pad_id is None else tokens[:, :-1] != pad_id
+    if segment_ids is None:
+        return counted
+    inside = segment_ids[:, :-1] != 0
+    return inside if counted is None else counted & inside
 
 
 def checked_record(model: Decoder, tokens: Int[Array, "B S1"], routes: Record) -> Record:

@@ -18,8 +18,9 @@ from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
 from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
 from dew.objectives.lm.depths import DepthScores, DepthStatistics, depth_weights, with_reports
+from dew.objectives.lm.indexing import INDEXER, IndexedStatistics, indexer_scores
 from dew.objectives.lm.logits import QK, logits_of
-from dew.objectives.lm.replay import Record, router_rows
+from dew.objectives.lm.replay import Record, counted_ids, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.unbuilt import refuse_unbuilt
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
 
 
-class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
+class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStatistics, Variables]):
     """The part of a decoder's objective that scores rows of ids; the loss is its subclasses'.
 
     Attributes:
@@ -76,21 +77,21 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             routing: report every router's load over the ids that are neither `pad_id` nor of segment 0.
             qk_stats: report the largest attention logit of every head.
             depths: score the model's prediction depths too.
+            indexer: compare the indexers' distributions with the attention's.
             routes: the experts of every id, [B, S + 1, layers, top_k], and the ids they are known for,
                 [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
                 that the routers give them now, and the others where the routers send them; see
                 `dew.nn.moe.Routes`.
-            roles, indexer, layers: not supported yet.
+            roles, layers: not supported yet.
 
         Raises:
             ValueError: an argument that is not supported yet, `routing` or `routes` of a model without
-                experts, `routes` of another shape or type, `depths` of one without prediction depths, or
-                `qk_stats` of a model that reports no logits.
+                experts, `routes` of another shape or type, `depths` of one without prediction depths,
+                `indexer` of one without an indexer, or `qk_stats` of a model that reports no logits.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
             roles=roles,
-            indexer=indexer or None,
             layers=tuple(layers),
         )
         told: dict[str, Any] = {}
@@ -104,7 +105,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
         if depths and not getattr(self.model, "num_nextn_predict_layers", 0):
             raise ValueError("depths=True needs a model with prediction depths; leave it at False")
         variables = thaw(params)
-        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats)) if asked]
+        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats), (INDEXER, indexer)) if asked]
         positions = None if positions is None else positions[:, :-1]
         documents = None if segment_ids is None else segment_ids[:, :-1]
         read = partial(
@@ -119,6 +120,9 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
         )
         result: Any = read(method="hidden_states", **told)
         hidden, sown = result if opened else (result, {})
+        found = None
+        if indexer:
+            found = indexer_scores(sown, counted_ids(tokens, pad_id=self.pad_id, segment_ids=segment_ids))
         ahead: Any = read(hidden, method="mtp_hidden_states") if depths else ()
         if depths and opened:
             ahead, more = ahead
@@ -133,6 +137,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             log_partition,
             routing=loads_of(sown) if routing else None,
             qk_stats=logits_of(sown, getattr(self.model, "mixer", None)) if qk_stats else None,
+            indexer=found,
             depths=self._depths(variables, ahead, tokens[:, 1:], weights, documents) if depths else None,
         )
 

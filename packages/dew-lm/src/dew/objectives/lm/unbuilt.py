@@ -8,7 +8,6 @@ from typing import Any
 UNBUILT: Mapping[str, tuple[Any, str]] = {
     "loss_role": (None, "conversation data"),
     "roles": (None, "conversation data"),
-    "indexer": (None, "a sparse-attention indexer"),
     "layers": ((), "feature distillation"),
     "support": (None, "rollouts with a filtered vocabulary"),
 }

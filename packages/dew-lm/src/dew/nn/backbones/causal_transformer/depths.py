@@ -113,9 +113,7 @@ def all_depths(
     return tuple(states)
 
 
-def present(
-    depth: int, segment_ids: Int[Array, "B S"] | None, shape: tuple[int, ...]
-) -> Bool[Array, "B S"]:
+def present(depth: int, segment_ids: Int[Array, "B S"] | None, shape: tuple[int, ...]) -> Bool[Array, "B S"]:
     """Where a depth exists: at tokens with `depth` more before them in their document."""
     if segment_ids is None:
         return jnp.broadcast_to(jnp.arange(shape[1]) >= depth, shape)

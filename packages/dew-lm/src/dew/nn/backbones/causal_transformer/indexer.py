@@ -148,9 +148,7 @@ def attention_share(
     wide = jnp.promote_types(query.dtype, jnp.float32)
 
     def add(total: jax.Array, head: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        scores = scale * jnp.einsum(
-            "btd,bsd->bts", *head, precision=precision, preferred_element_type=wide
-        )
+        scores = scale * jnp.einsum("btd,bsd->bts", *head, precision=precision, preferred_element_type=wide)
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         return total + masked_softmax(scores, seen), None

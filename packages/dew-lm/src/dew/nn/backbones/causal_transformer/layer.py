@@ -25,6 +25,7 @@ from dew.nn.moe.routes import RouterRows
 from dew.nn.rotary import rotate
 from dew.nn.tokens import split_tokens
 
+
 class SelfAttention(nn.Module):
     """Grouped-query attention over the tokens given or over a cache.
 

@@ -482,7 +482,8 @@ class CausalTransformer(nn.Module):
             ValueError: a capacity over `max_seq_len`.
         """
         if capacity > self.max_seq_len:
-            raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")        return {name: self._empty_layer(rows, capacity) for name in self.bank.view.names}
+            raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")
+        return {name: self._empty_layer(rows, capacity) for name in self.bank.view.names}
 
     def _empty_layer(self, rows: int, capacity: int) -> LayerCache:
         if self.mixer is not None:
