@@ -180,9 +180,9 @@ OTHER = {"vocab_size": 98, "hidden_size": 128, "n_embd": 128, "num_key_value_hea
 def test_a_size_that_the_tensors_do_not_have_is_refused(name):
     case = next(each for each in cases.CASES if GOLDEN[each]["config"]["model_type"] == name)
     config, family = GOLDEN[case]["config"], family_of(name)
+    loose = {each: None for each in ("layer_types", "no_rope_layers", "rope_parameters") if each in config}
     for field in set(family.read_fields) & SHAPED - {"num_attention_heads"}:
         value = not config[field] if isinstance(config[field], bool) else OTHER.get(field, 5)
-        loose = {each: None for each in ("layer_types", "no_rope_layers") if each in config}
         model = read_model({**config, **loose, field: value})
         layout = Layout(family=family, doubled=False, fields={})
         shapes = {held.name: list(held.shape) for held in held_tensors(model, layout)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from fnmatch import fnmatch
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +14,15 @@ import pytest
 from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
+from dew.data.text import ByteTokenizer
 from dew.interop import load_pretrained, save_pretrained_decoder
 from dew.interop.decoders.catalogue import family_of
+from dew.interop.decoders.stored import StoredTensor
 from dew.interop.decoders.translation import model_of
 from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.backbones.causal_transformer.config import Biases
 from dew.registry import UnknownComponent
+from dew.sampling import Sampling
 
 BASE = dict(
     vocab_size=13,
@@ -170,8 +177,10 @@ def test_a_gate_that_is_not_the_projection_it_gates_is_refused(tmp_path):
 
 
 def test_folders_that_are_none_or_of_another_kind_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is no folder; this version reads local folders"):
-        load_pretrained("meta-llama/Llama-3.2-1B")
+    with pytest.raises(FileNotFoundError, match="/nowhere is no folder, and not the name of a repository"):
+        load_pretrained("/nowhere")
+    with pytest.raises(FileNotFoundError, match="owner/name is no folder"):
+        load_pretrained(tmp_path.relative_to(tmp_path) / "owner/name")
     with pytest.raises(FileNotFoundError, match=r"neither config\.json nor model_index\.json"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
@@ -196,3 +205,153 @@ def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 40)
     with pytest.raises(ValueError, match="is no whole safetensors file"):
         load_pretrained(tmp_path)
+
+
+class FakeHub(ModuleType):
+    """Stands in for huggingface_hub: serves one folder, and notes what it was asked for."""
+
+    def __init__(self, folder, revisions=("main",)):
+        super().__init__("huggingface_hub")
+        self.asked = []
+
+        def snapshot_download(repository, *, revision, allow_patterns):
+            self.asked.append((repository, revision, allow_patterns))
+            if (revision or "main") not in revisions:
+                raise self.errors.HfHubHTTPError(f"no {revision}")
+            return str(folder)
+
+        self.snapshot_download = snapshot_download
+        self.errors = ModuleType("huggingface_hub.errors")
+        for name in ("HFValidationError", "HfHubHTTPError", "LocalEntryNotFoundError"):
+            setattr(self.errors, name, type(name, (Exception,), {}))
+
+    def install(self, patch):
+        patch.setitem(sys.modules, "huggingface_hub", self)
+        patch.setitem(sys.modules, "huggingface_hub.errors", self.errors)
+
+
+def test_a_repository_is_fetched_at_its_revision_without_code_or_pickles(tmp_path, monkeypatch):
+    _, variables = written(tmp_path)
+    hub = FakeHub(tmp_path, ("main", "v2"))
+    hub.install(monkeypatch)
+    source = load_pretrained("owner/name", revision="v2")
+    assert jax.tree.all(jax.tree.map(np.array_equal, source.variables, variables))
+    ((repository, revision, patterns),) = hub.asked
+    assert (repository, revision) == ("owner/name", "v2")
+    assert not any(fnmatch(name, each) for name in ("model.py", "pytorch_model.bin") for each in patterns)
+    with pytest.raises(FileNotFoundError, match="owner/name at revision='v3' is no folder here and not had"):
+        load_pretrained("owner/name", revision="v3")
+
+
+def test_a_revision_of_a_folder_and_a_missing_library_are_refused(tmp_path, monkeypatch):
+    written(tmp_path)
+    with pytest.raises(ValueError, match=r"revision='v2' is a repository's, and .* is a folder"):
+        load_pretrained(tmp_path, revision="v2")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        ImportError, match=r"owner/name from the Hub needs huggingface-hub: pip install 'dew-core"
+    ):
+        load_pretrained("owner/name")
+
+
+def test_a_pickle_is_named_and_not_read(tmp_path):
+    written(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(
+        FileNotFoundError, match=r"pytorch_model\.bin: a pickle can run any code and is never read"
+    ):
+        load_pretrained(tmp_path)
+
+
+def test_a_pickle_in_the_index_is_refused(tmp_path):
+    written(tmp_path, max_shard_bytes=3000)
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["model.norm.weight"] = "pytorch_model.bin"
+    path.write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"'pytorch_model\.bin', which is no safetensors file"):
+        load_pretrained(tmp_path)
+
+
+def test_a_file_cut_short_is_refused_before_anything_is_read(tmp_path):
+    written(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"model\.safetensors is no whole safetensors file"):
+        load_pretrained(tmp_path)
+
+
+def with_tensors(folder, **changed):
+    """The folder with tensors replaced, added, or with None removed."""
+    path = folder / "model.safetensors"
+    tensors = {**load_file(path), **changed}
+    save_file({name: value for name, value in tensors.items() if value is not None}, path)
+
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({HEAD: None}, "lacks the tensor lm_head.weight.*set tie_word_embeddings if"),
+        (
+            {"model.layers.1.mlp.up_proj.bias": np.ones(24, np.float32)},
+            "holds the tensor model.layers.1.mlp.up",
+        ),
+        ({"model.norm.weight": np.ones(16, np.int32)}, "model.norm.weight is stored as I32; F64, F32"),
+        ({"model.norm.weight": np.ones((4, 4), np.float32)}, r"model.norm.weight has shape \(4, 4\)"),
+    ],
+)
+def test_tensors_that_are_not_the_models_are_refused_before_any_is_read(
+    tmp_path, monkeypatch, tensors, message
+):
+    written(tmp_path)
+    with_tensors(tmp_path, **tensors)
+    monkeypatch.setattr(StoredTensor, "read", None)
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
+
+
+def test_a_tied_model_may_hold_its_head_if_it_is_the_embedding(tmp_path):
+    _, variables = written(tmp_path, "llama_tied")
+    table = load_file(tmp_path / "model.safetensors")[EMBEDDING]
+    with_tensors(tmp_path, **{HEAD: table})
+    assert jax.tree.all(jax.tree.map(np.array_equal, load_pretrained(tmp_path).variables, variables))
+    with_tensors(tmp_path, **{HEAD: table + 1})
+    with pytest.raises(ValueError, match=r"tie_word_embeddings=true, and the tensor lm_head\.weight is not"):
+        load_pretrained(tmp_path)
+
+
+def test_tokenizer_and_generation_settings_come_with_the_model_and_are_saved_with_it(tmp_path):
+    policy = Sampling(temperature=0.7, top_k=5, eos_id=3)
+    model = CausalTransformer(**{**BASE, "vocab_size": 256})
+    variables = nn.unbox(model.init(jax.random.key(0), TOKENS))
+    save_pretrained_decoder(model, variables, tmp_path / "one", tokenizer=ByteTokenizer(), sampling=policy)
+    source = load_pretrained(tmp_path / "one")
+    assert source.tokenizer.encode("né") == list("né".encode())
+    assert source.generation_config["top_k"] == 5 and source.generation_config["eos_token_id"] == 3
+    source.save(tmp_path / "two")
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / each).iterdir()} for each in ("one", "two")
+    )
+    assert one == two
+
+
+def test_bare_names_and_masks_of_first_releases_are_read(tmp_path):
+    model = CausalTransformer(
+        **{**BASE, "num_kv_heads": 4},
+        tie_embeddings=True,
+        position="learned",
+        norm_kind="layer",
+        activation="gelu",
+        bias=Biases(qkv=True, output=True, mlp=True),
+    )
+    variables = nn.unbox(model.init(jax.random.key(0), TOKENS))
+    save_pretrained_decoder(model, variables, tmp_path)
+    path = tmp_path / "model.safetensors"
+    bare = {name.removeprefix("transformer."): value for name, value in load_file(path).items()}
+    save_file({**bare, "h.0.attn.bias": np.ones((1, 1, 32, 32), np.float32)}, path)
+    found = load_pretrained(tmp_path)
+    assert found.config["model_type"] == "gpt2"
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.variables, variables))

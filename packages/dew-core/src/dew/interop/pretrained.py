@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from dew.interop.hub import REPOSITORY, downloaded
 from dew.objectives.base import Variables
 
 INDEXES = {"config.json": "model_type", "model_index.json": "_class_name"}
@@ -47,31 +48,52 @@ class Reader(Protocol):
 
 
 def load_pretrained(
-    source: str | os.PathLike[str], *, dtype: str | None = None, param_dtype: str | None = None
+    source: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    param_dtype: str | None = None,
 ) -> Pretrained:
-    """Read a published model from a local folder.
+    """Read a published model from a folder, or from the Hugging Face Hub.
 
     Args:
-        source: a folder with `config.json` or `model_index.json` and safetensors files.
+        source: a folder with `config.json` or `model_index.json` and safetensors files, or the name of a
+            repository that holds one. A folder of that name comes first.
+        revision: branch, tag or commit of the repository; None is its main branch.
         dtype: computes: `float32`, `bfloat16`, `float16`, or `auto` for the stored one; None is float32.
         param_dtype: stores, likewise; None is float32.
 
     Raises:
-        FileNotFoundError: no such folder, or nothing in it says what it is.
+        FileNotFoundError: no such folder or repository, or nothing in it says what it is.
+        ImportError: a repository is named, and huggingface-hub is not installed.
         UnknownComponent: no installed package reads its architecture.
-        ValueError: the architecture's reader refuses a field or a tensor, by its name.
+        ValueError: a revision of a folder; or the architecture's reader refuses a field or a tensor, by its
+            name.
     """
-    folder = Path(source)
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"{os.fspath(source)} is no folder; this version reads local folders alone: download the model "
-            "first"
-        )
+    folder = located(source, revision)
     config, architecture = described(folder)
     from dew.registry import readers
 
     read: Reader = readers.get(architecture)
     return read(folder, config, dtype=dtype, param_dtype=param_dtype)
+
+
+def located(source: str | os.PathLike[str], revision: str | None) -> Path:
+    """The folder that `source` names, fetched where it is a repository's.
+
+    Raises:
+        FileNotFoundError: neither a folder nor a repository.
+        ImportError: a repository, and huggingface-hub is not installed.
+        ValueError: a revision of a folder.
+    """
+    folder, name = Path(source), os.fspath(source)
+    if folder.is_dir():
+        if revision is not None:
+            raise ValueError(f"revision={revision!r} is a repository's, and {name} is a folder; leave it out")
+        return folder
+    if isinstance(source, os.PathLike) or not REPOSITORY.fullmatch(name):
+        raise FileNotFoundError(f"{name} is no folder, and not the name of a repository as owner/name is")
+    return downloaded(name, revision)
 
 
 def described(folder: Path) -> tuple[dict[str, Any], str]:

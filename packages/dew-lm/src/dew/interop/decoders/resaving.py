@@ -28,7 +28,7 @@ KEPT = (
     "vocab.json",
 )
 """Files beside the model that are copied byte for byte."""
-TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def json_file(path: Path) -> dict[str, Any]:
@@ -73,7 +73,8 @@ def save_as_read(
     tensors = published(model, variables, layout)
     folder = empty_folder(directory)
     kept = {name: config[name] for name in TOKEN_IDS if name in config}
-    write_json(folder / "config.json", {**layout.fields, **kept, "torch_dtype": stored_dtype(tensors)})
+    stored = {"torch_dtype": stored_dtype(tensors), "use_cache": True}
+    write_json(folder / "config.json", {**layout.fields, **kept, **stored})
     for name in KEPT:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
