@@ -253,7 +253,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
     [
         {"roles": TOKENS},
         {"indexer": True},
-        {"layers": (0,)},
         {"routes": (TOKENS, None)},
     ],
     ids=lambda fields: next(iter(fields)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -169,7 +169,7 @@ class Objective(ABC, Generic[Loss, Effects]):
     contract tests an objective must pass.
     """
 
-    artifact: ClassVar[type | None] = None
+    artifact: type | None = None
     """The artifact type `evaluate` returns, or None when it returns nothing."""
 
     unit: str = "examples"

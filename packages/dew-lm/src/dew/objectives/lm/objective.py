@@ -279,12 +279,12 @@ class LMObjective(TokenScorer):
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
     ) -> tuple[Mean, Aux[Variables], Prediction]:
-        """The loss with the whole [B, S, V] logits and the weights behind it.
+        """The loss with the whole [B, S, V] logits, the weights and the output states of `layers` behind it.
 
         Raises:
-            ValueError: `layers` is not empty; layer outputs are not supported yet. Or the run adds router
-                terms to its loss, or those of prediction depths or indexers, which have masses of their own
-                and no share in a token's.
+            ValueError: the run adds router terms to its loss, or those of prediction depths or indexers, which
+                have masses of their own and no share in a token's; or `layers` names one that the model does
+                not have.
         """
         if self.router_terms.in_loss:
             raise ValueError(
@@ -300,8 +300,16 @@ class LMObjective(TokenScorer):
                 "predict scores tokens once, and mtp_weight adds their loss at prediction depths with masses "
                 "of their own; unset it"
             )
-        refuse_unbuilt("LMObjective.predict", layers=tuple(layers))
-        scores = self._batch_scores(params, batch, step, train=train)
+        balanced = train and self.router_terms.balance_rate is not None
+        scores = self._batch_scores(
+            params,
+            batch,
+            step,
+            train=train,
+            routing=balanced,
+            qk_stats=train and self.qk_stats,
+            layers=layers,
+        )
         logits = head_logits(
             scores.hidden,
             self.model.head_weight(thaw(params)),
@@ -309,7 +317,12 @@ class LMObjective(TokenScorer):
             precision=self.model.precision,
         )
         stats, aux = self._statistics(scores)
-        return stats, aux, Prediction(logits=logits, losses=self._terms(scores), weights=scores.weights)
+        if scores.routing is not None:
+            aux = replace(aux, effects=counted(scores.routing))
+        prediction = Prediction(
+            logits=logits, losses=self._terms(scores), weights=scores.weights, hidden=scores.layers
+        )
+        return stats, aux, prediction
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts:
         """The `TokenScores` of the whole batch, with the average's weights where there is one."""
@@ -380,6 +393,7 @@ class LMObjective(TokenScorer):
         qk_stats: bool = False,
         depths: bool = False,
         indexer: bool = False,
+        layers: Sequence[int] = (),
     ) -> Scores:
         tokens = batch[TEXT_KEY]
         if tokens.shape[1] != self.seq_len + 1:
@@ -398,6 +412,7 @@ class LMObjective(TokenScorer):
             qk_stats=qk_stats,
             depths=depths,
             indexer=indexer,
+            layers=layers,
         )
 
     def _terms(self, scores: Scores) -> jax.Array:

@@ -19,10 +19,12 @@ from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
 from dew.objectives.lm.depths import DepthScores, DepthStatistics, depth_weights, with_reports
 from dew.objectives.lm.indexing import INDEXER, IndexedStatistics, indexer_scores
+from dew.objectives.lm.layers import INTERMEDIATES, captured, capturing, check_layers
 from dew.objectives.lm.logits import QK, logits_of
 from dew.objectives.lm.replay import Record, counted_ids, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
+from dew.objectives.lm.support import support_log_probs
 from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.telemetry.cost import StepCost
 
@@ -78,22 +80,24 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
             qk_stats: report the largest attention logit of every head.
             depths: score the model's prediction depths too.
             indexer: compare the indexers' distributions with the attention's.
+            layers: whose output states to keep, by index.
             routes: the experts of every id, [B, S + 1, layers, top_k], and the ids they are known for,
                 [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
                 that the routers give them now, and the others where the routers send them; see
                 `dew.nn.moe.Routes`.
-            roles, layers: not supported yet.
+            roles: not supported yet.
 
         Raises:
             ValueError: an argument that is not supported yet, `routing` or `routes` of a model without
                 experts, `routes` of another shape or type, `depths` of one without prediction depths,
-                `indexer` of one without an indexer, or `qk_stats` of a model that reports no logits.
+                `indexer` of one without an indexer, `qk_stats` of a model that reports no logits, or `layers`
+                that the model does not have or that a mesh with stages spreads over devices.
         """
         refuse_unbuilt(
             "LMObjective.token_scores",
             roles=roles,
-            layers=tuple(layers),
         )
+        check_layers(self.model, layers)
         told: dict[str, Any] = {}
         if routing or routes is not None:
             if getattr(self.model, "mixture", None) is None:
@@ -105,7 +109,8 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
         if depths and not getattr(self.model, "num_nextn_predict_layers", 0):
             raise ValueError("depths=True needs a model with prediction depths; leave it at False")
         variables = thaw(params)
-        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats), (INDEXER, indexer)) if asked]
+        asked = ((ROUTING, routing), (QK, qk_stats), (INDEXER, indexer), (INTERMEDIATES, bool(layers)))
+        opened = [name for name, wanted in asked if wanted]
         positions = None if positions is None else positions[:, :-1]
         documents = None if segment_ids is None else segment_ids[:, :-1]
         read = partial(
@@ -117,6 +122,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
             segment_ids=documents,
             rngs=rngs,
             mutable=opened or False,
+            capture_intermediates=capturing(layers) if layers else False,
         )
         result: Any = read(method="hidden_states", **told)
         hidden, sown = result if opened else (result, {})
@@ -137,8 +143,9 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
             log_partition,
             routing=loads_of(sown) if routing else None,
             qk_stats=logits_of(sown, getattr(self.model, "mixer", None)) if qk_stats else None,
-            indexer=found,
+            layers=captured(sown, layers),
             depths=self._depths(variables, ahead, tokens[:, 1:], weights, documents) if depths else None,
+            indexer=found,
         )
 
     def per_token_log_probs(
@@ -179,16 +186,31 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
             params: the complete variables.
             scores: `token_scores` of the same `tokens`.
             tokens: [B, S + 1].
-            support: not supported yet.
+            support: for samplers that filtered, the ids they kept and for each the column of `tokens` it was
+                kept for, [B, C] both; a target with entries is renormalized over them
+                (`dew.objectives.lm.support`). None leaves the whole vocabulary.
             temperature: divides the capped logits.
 
         Raises:
-            ValueError: `support` is given, or a temperature that is not positive.
+            ValueError: a `support` of other shapes, or a temperature that is not positive.
         """
-        refuse_unbuilt("LMObjective.sampled_log_probs", support=support)
-        if temperature == 1.0:
-            return -scores.losses
-        return -self._head(thaw(params), scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+        variables = thaw(params)
+        unfiltered = -scores.losses
+        if temperature != 1.0:
+            unfiltered = -self._head(variables, scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+        if support is None:
+            return unfiltered
+        return support_log_probs(
+            (scores.log_partition - scores.losses) / temperature,
+            scores.hidden,
+            self.model.head_weight(variables),
+            tokens,
+            support,
+            unfiltered=unfiltered,
+            softcap=self.model.final_logit_softcap,
+            temperature=temperature,
+            precision=self.model.precision,
+        )
 
     def rows_cost(
         self, rows: int, width: int, *, trained: int, scored: int = 0, depths: bool = False

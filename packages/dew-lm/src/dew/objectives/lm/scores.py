@@ -36,6 +36,7 @@ class Scores:
         qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
         depths: what the prediction depths say, or None if not asked for.
         indexer: how far the indexers are from the attention, or None if not asked for.
+        layers: [B, S, D] the output states of the layers that were asked for, in that order.
     """
 
     losses: jax.Array
@@ -47,6 +48,7 @@ class Scores:
     qk_stats: Variables | None = None
     depths: DepthScores | None = None
     indexer: IndexerScores | None = None
+    layers: tuple[jax.Array, ...] = ()
 
 
 def target_weights(

@@ -8,8 +8,6 @@ from typing import Any
 UNBUILT: Mapping[str, tuple[Any, str]] = {
     "loss_role": (None, "conversation data"),
     "roles": (None, "conversation data"),
-    "layers": ((), "feature distillation"),
-    "support": (None, "rollouts with a filtered vocabulary"),
 }
 """Argument -> the value that works, and the part of Dew that any other belongs to."""
 
