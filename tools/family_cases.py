@@ -392,7 +392,7 @@ CASES: Mapping[str, Case] = {
             sliding_window=5,
         ),
         altered=(
-            {"rope_scaling": {**LONG, "short_factor": [1.0, 1.5, 2.0, 6.0]}},
+            {"rope_scaling": {**LONG, "short_factor": [2.0, 1.5, 2.0, 3.0]}},
             {"sliding_window": 6},
         ),
     ),
