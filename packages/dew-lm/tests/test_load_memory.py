@@ -36,5 +36,5 @@ def test_loading_peaks_at_no_more_than_1_3_times_the_stored_bytes(tmp_path):
     )
     stored, grown = map(int, done.stdout.split())
     assert stored > 70e6
-    # Below the bytes themselves the measurement would be wrong.
-    assert 0.95 * stored < grown <= 1.3 * stored, grown / stored
+    # Far below the bytes themselves the measurement would be wrong.
+    assert 0.8 * stored < grown <= 1.3 * stored, grown / stored

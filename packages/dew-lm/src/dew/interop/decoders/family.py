@@ -100,12 +100,13 @@ class Group:
 class Row:
     """A published tensor and the leaves it holds.
 
-    `{layer}` in the name and in the paths stands for a layer's index. A tensor whose leaves the model does
-    not have is none of its tensors.
+    `{layer}` in the name and in the paths stands for a layer's index, and `{expert}` in the name for an
+    expert's, whose slice of the leaf the tensor is. A tensor whose leaves the model does not have is none of
+    its tensors.
 
     Attributes:
         name: in the file.
-        paths: under `params`.
+        paths: under `params`, or with the collection in front.
         form: how it holds them.
         index: which slice of the leaf's first dimension it is, or None for the whole leaf.
     """

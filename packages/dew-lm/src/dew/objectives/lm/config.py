@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("lm",), "use lm"),
-    "indexer": ((None,), "unset it: there is no sparse attention yet"),
     "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
     "block_canvas_size": ((None,), "unset it: there is no block_diffusion yet"),
 }
@@ -108,10 +107,21 @@ class IndexerTraining:
         phase: `warmup` trains the indexer alone beside dense attention; `sparse` trains everything on the
             keys it selects.
         weight: scales the divergence of the indexer's distribution from the attention's.
+
+    Raises:
+        ValueError: another phase, or a weight that is not above 0.
     """
 
     phase: Literal["warmup", "sparse"]
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.phase not in ("warmup", "sparse"):
+            raise ValueError(f"indexer phase={self.phase!r} must be 'warmup' or 'sparse'")
+        if not self.weight > 0:
+            raise ValueError(
+                f"indexer weight={self.weight} must be above 0; leave indexer out to train without"
+            )
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,9 @@ class LMRunConfig(RunConfig):
         router_z_loss: weight of the routers' squared log partition; 0 adds nothing.
         mtp_weight: weight of the model's prediction depths in the loss (arXiv 2412.19437); needs a model with
             num_nextn_predict_layers, and None leaves them as they are.
-        indexer: phase of sparse attention's indexer. Not supported yet.
+        indexer: train the lightning indexer of sparse attention; None trains none. Phase `warmup` trains it
+            alone beside dense attention, for a model whose mixer has index_n_heads and no index_topk;
+            `sparse` trains the whole model on the keys it selects, for one with index_topk.
         token_accuracy: report how often the best token is the target.
         block_prompt_tokens: of block diffusion. Not supported yet.
         block_canvas_size: of block diffusion. Not supported yet.
@@ -246,6 +258,7 @@ class LMRunConfig(RunConfig):
             seq_aux=self.seq_aux,
             router_z_loss=self.router_z_loss,
             mtp_weight=self.mtp_weight,
+            indexer=self.indexer,
             qk_stats=self.optim.optimizer == "muonclip",
             token_accuracy=self.token_accuracy,
             loss_role=role_number(self.loss_role),

@@ -19,19 +19,20 @@ from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
 from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
 from dew.objectives.lm.depths import DepthScores, DepthStatistics, depth_weights, with_reports
+from dew.objectives.lm.indexing import INDEXER, IndexedStatistics, indexer_scores
 from dew.objectives.lm.layers import INTERMEDIATES, captured, capturing, check_layers
 from dew.objectives.lm.logits import QK, logits_of
+from dew.objectives.lm.replay import Record, counted_ids, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.support import support_log_probs
-from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
 
 
-class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
+class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStatistics, Variables]):
     """The part of a decoder's objective that scores rows of ids; the loss is its subclasses'.
 
     Attributes:
@@ -64,7 +65,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
         qk_stats: bool = False,
         indexer: bool = False,
         layers: Sequence[int] = (),
-        routes: tuple[jax.Array, jax.Array | None] | None = None,
+        routes: Record | None = None,
     ) -> Scores:
         """Score the targets of [B, S + 1] ids.
 
@@ -77,30 +78,36 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
                 Attention stays inside a document, and the last token of one does not predict the first of
                 the next.
             positions: [B, S + 1], for the rotation; None counts from each row's start.
-            routing: report every router's load.
+            routing: report every router's load over the ids that are neither `pad_id` nor of segment 0.
             qk_stats: report the largest attention logit of every head.
             depths: score the model's prediction depths too.
-            roles: [B, S + 1], whose each token is: with `loss_role`, only its targets count. None counts all.
+            indexer: compare the indexers' distributions with the attention's.
             layers: whose output states to keep, by index.
-            indexer, routes: not supported yet.
+            routes: the experts of every id, [B, S + 1, layers, top_k], and the ids they are known for,
+                [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
+                that the routers give them now, and the others where the routers send them; see
+                `dew.nn.moe.Routes`.
+            roles: [B, S + 1], whose each token is: with `loss_role`, only its targets count. None counts all.
 
         Raises:
-            ValueError: an argument that is not supported yet, `routing` of a model without experts, `depths`
-                of one without prediction depths, `qk_stats` of a model that reports no logits, or `layers`
-                that the model does not have or that a mesh with stages spreads over devices.
+            ValueError: `routing` or `routes` of a model without experts, `routes` of another shape or type,
+                `depths` of one without prediction depths, `indexer` of one without an indexer, `qk_stats` of
+                a model that reports no logits, or `layers` that the model does not have or that a mesh with
+                stages spreads over devices.
         """
-        refuse_unbuilt(
-            "LMObjective.token_scores",
-            indexer=indexer or None,
-            routes=routes,
-        )
         check_layers(self.model, layers)
-        if routing and getattr(self.model, "mixture", None) is None:
-            raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
+        told: dict[str, Any] = {}
+        if routing or routes is not None:
+            if getattr(self.model, "mixture", None) is None:
+                named = "routing=True" if routing else "routes"
+                raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
+            told["routing"] = router_rows(
+                self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routes=routes
+            )
         if depths and not getattr(self.model, "num_nextn_predict_layers", 0):
             raise ValueError("depths=True needs a model with prediction depths; leave it at False")
         variables = thaw(params)
-        asked = ((ROUTING, routing), (QK, qk_stats), (INTERMEDIATES, bool(layers)))
+        asked = ((ROUTING, routing), (QK, qk_stats), (INDEXER, indexer), (INTERMEDIATES, bool(layers)))
         opened = [name for name, wanted in asked if wanted]
         positions = None if positions is None else positions[:, :-1]
         documents = None if segment_ids is None else segment_ids[:, :-1]
@@ -115,8 +122,11 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             mutable=opened or False,
             capture_intermediates=capturing(layers) if layers else False,
         )
-        result: Any = read(method="hidden_states")
+        result: Any = read(method="hidden_states", **told)
         hidden, sown = result if opened else (result, {})
+        found = None
+        if indexer:
+            found = indexer_scores(sown, counted_ids(tokens, pad_id=self.pad_id, segment_ids=segment_ids))
         ahead: Any = read(hidden, method="mtp_hidden_states") if depths else ()
         if depths and opened:
             ahead, more = ahead
@@ -132,9 +142,10 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             hidden,
             log_partition,
             routing=loads_of(sown) if routing else None,
-            qk_stats=logits_of(sown) if qk_stats else None,
+            qk_stats=logits_of(sown, getattr(self.model, "mixer", None)) if qk_stats else None,
             layers=captured(sown, layers),
             depths=self._depths(variables, ahead, tokens[:, 1:], weights, documents) if depths else None,
+            indexer=found,
         )
 
     def per_token_log_probs(
