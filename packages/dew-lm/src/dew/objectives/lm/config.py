@@ -237,7 +237,10 @@ class LMRunConfig(RunConfig):
         return dataclasses.replace(self, model=model)
 
     def _seq_len(self) -> int:
-        parts = [part.data for part in self.data.parts] if isinstance(self.data, DataMixture) else [self.data]
+        parts = [self.data]
+        if isinstance(self.data, DataMixture):
+            self.data.check_parts()
+            parts = [part.data for part in self.data.parts]
         lengths: list[object] = [getattr(part, "seq_len", None) for part in parts]
         for part, length in zip(parts, lengths, strict=True):
             if not isinstance(length, int):
