@@ -59,11 +59,18 @@ SHAPES = (
     "attention_bias",
     "mlp_bias",
     "tie_word_embeddings",
-    "num_local_experts",
-    "num_experts",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "index_n_heads",
+    "index_head_dim",
     "n_routed_experts",
     "n_shared_experts",
     "moe_intermediate_size",
+    "num_local_experts",
+    "num_experts",
     "shared_expert_intermediate_size",
     "mlp_only_layers",
     "decoder_sparse_step",
@@ -72,6 +79,7 @@ SHAPES = (
     "use_qk_norm",
 )
 """Fields that say which tensors there are: altered, they are refused by the tensors' names or shapes."""
+EXPERTS = "expert_families"
 LENGTHS = ("max_position_embeddings",)
 """Fields that say how long a row may be."""
 
@@ -89,7 +97,8 @@ class Case:
         refused: values that other models have, and this decoder does not compute.
         tokens: of a row.
         offset: norms' scales count from 1.
-        experts: weights are drawn under the names of the saved file, which holds experts apart.
+        experts: the file has a tensor for each expert, where the module has one for all.
+        file: of golden values that holds it.
     """
 
     config: str
@@ -100,6 +109,7 @@ class Case:
     tokens: int = 40
     offset: bool = False
     experts: bool = False
+    file: str = "families"
 
 
 def llama_like(*leave: str, **changed: Any) -> dict[str, Any]:
@@ -109,6 +119,43 @@ def llama_like(*leave: str, **changed: Any) -> dict[str, Any]:
 
 GEMMA = llama_like(head_dim=16, tie_word_embeddings=True, query_pre_attn_scalar=24, sliding_window=5)
 TANH, ERF = "gelu_pytorch_tanh", "gelu"
+
+DEEPSEEK = llama_like(
+    num_key_value_heads=4,
+    rope_theta=1e4,
+    kv_lora_rank=32,
+    q_lora_rank=24,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=12,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=48,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+    n_group=4,
+    topk_group=2,
+    routed_scaling_factor=1.7,
+)
+"""Latent attention, and 8 experts in 4 groups of which 2 stay: fewer experts than a token chooses from them."""
+NARROW = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
+WIDE = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+INDEXED = {"index_n_heads": 8, "index_head_dim": 16, "index_topk": 8}
+"""With fewer heads the ReLU leaves exact zeros, and the order of ties decides."""
+ROUTED = (
+    {"num_experts_per_tok": 2},
+    {"first_k_dense_replace": 2},
+    {"topk_group": 3},
+    {"n_group": 2},
+    {"routed_scaling_factor": 1.0},
+)
+"""Alterations of a mixture that leave its tensors, but for `first_k_dense_replace`."""
 
 CASES: Mapping[str, Case] = {
     "llama": Case(
@@ -434,6 +481,83 @@ CASES: Mapping[str, Case] = {
             {"layer_types": None, "sliding_window_pattern": 2},
         ),
     ),
+    "deepseek_v2": Case(
+        config="DeepseekV2Config",
+        fields={**DEEPSEEK, "topk_method": "group_limited_greedy", "rope_scaling": NARROW},
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": None},
+            {"topk_method": "greedy"},
+            *ROUTED,
+        ),
+        experts=True,
+    ),
+    "deepseek_v2_lite": Case(
+        config="DeepseekV2Config",
+        fields={**DEEPSEEK, "q_lora_rank": None, "topk_method": "greedy", "attention_bias": True},
+        altered=({"num_experts_per_tok": 2},),
+        experts=True,
+    ),
+    "deepseek_v3": Case(
+        config="DeepseekV3Config",
+        fields={**DEEPSEEK, "norm_topk_prob": True, "rope_interleave": True, "rope_scaling": NARROW},
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": None},
+            {"rope_interleave": False},
+            {"norm_topk_prob": False},
+            *ROUTED,
+        ),
+        experts=True,
+    ),
+    "deepseek_v3_plain": Case(
+        config="DeepseekV3Config",
+        fields={
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "attention_bias": True,
+        },
+        altered=({"rope_interleave": True}, {"norm_topk_prob": True}, {"n_group": 1, "topk_group": 1}),
+        experts=True,
+    ),
+    "deepseek_v3_yarn": Case(
+        config="DeepseekV3Config",
+        fields={**DEEPSEEK, "qk_rope_head_dim": 32, "rope_scaling": WIDE},
+        altered=(
+            {"rope_scaling": {**WIDE, "mscale_all_dim": 0}},
+            {"rope_scaling": {**WIDE, "mscale": 1.4}},
+            {"rope_scaling": {**WIDE, "mscale": 1.0, "mscale_all_dim": 1.0}},
+            {"rope_scaling": {**WIDE, "attention_factor": 1.3}},
+            {"rope_scaling": {**WIDE, "factor": 8.0}},
+            {"rope_scaling": {**WIDE, "original_max_position_embeddings": 32}},
+            {"rope_scaling": {**WIDE, "beta_fast": 32.0}},
+            {"rope_scaling": {**WIDE, "beta_slow": 0.5}},
+            {"rope_scaling": {**WIDE, "truncate": False}},
+        ),
+        tokens=80,
+        experts=True,
+    ),
+    "deepseek_v32": Case(
+        config="DeepseekV32Config",
+        fields={**DEEPSEEK, **INDEXED, "norm_topk_prob": True, "rope_scaling": NARROW},
+        altered=(
+            {"index_topk": 6},
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": None},
+            {"norm_topk_prob": False},
+            {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]},
+            *ROUTED,
+        ),
+        experts=True,
+    ),
     "mixtral": Case(
         config="MixtralConfig",
         fields=llama_like(sliding_window=5, num_local_experts=6, num_experts_per_tok=2, rope_theta=1e6),
@@ -447,6 +571,7 @@ CASES: Mapping[str, Case] = {
             {"num_experts_per_tok": 3},
         ),
         experts=True,
+        file=EXPERTS,
     ),
     "qwen2_moe": Case(
         config="Qwen2MoeConfig",
@@ -474,6 +599,7 @@ CASES: Mapping[str, Case] = {
             {"norm_topk_prob": True},
         ),
         experts=True,
+        file=EXPERTS,
     ),
     "qwen3_moe": Case(
         config="Qwen3MoeConfig",
@@ -498,6 +624,7 @@ CASES: Mapping[str, Case] = {
             {"norm_topk_prob": True},
         ),
         experts=True,
+        file=EXPERTS,
     ),
     "qwen3_moe_normalized": Case(
         config="Qwen3MoeConfig",
@@ -514,6 +641,7 @@ CASES: Mapping[str, Case] = {
         ),
         altered=({"norm_topk_prob": False},),
         experts=True,
+        file=EXPERTS,
     ),
     "glm4_moe": Case(
         config="Glm4MoeConfig",
@@ -545,6 +673,7 @@ CASES: Mapping[str, Case] = {
             {"norm_topk_prob": False},
         ),
         experts=True,
+        file=EXPERTS,
     ),
     "gpt_oss": Case(
         config="GptOssConfig",
@@ -570,6 +699,6 @@ CASES: Mapping[str, Case] = {
             {"swiglu_limit": 0.6},
         ),
         tokens=80,
-        experts=True,
+        file=EXPERTS,
     ),
 }

@@ -2,8 +2,8 @@
 
     uv run --group oracle python tools/make_family_golden.py
 
-writes packages/dew-lm/tests/golden/families.json and families.npz, and expert_families of those with experts;
-with one of the two names, that one alone. Weights are not stored: `draw` makes them
+writes packages/dew-lm/tests/golden/families.json and families.npz, and expert_families; with one of the two
+names, that one alone. Weights are not stored: `draw` makes them
 from their names. Of the logits four positions are kept, of a gradient its norm and its product with a fixed
 direction. The floor is the largest difference between float32 and float64 in transformers itself; that of
 gradients is the worst tensor's, relative to its largest entry.
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from family_cases import CASES, Case
 
 GOLDEN = Path(__file__).resolve().parent.parent / "packages/dew-lm/tests/golden"
+FILES = ("families", "expert_families")
 POSITIONS = (1, 13, 26, 39)
 COMMAND = "uv run --group oracle python tools/make_family_golden.py"
 DIGITS = 9
@@ -67,24 +68,23 @@ def torch_model(case: Case, **altered: Any) -> Any:
 
     # Configurations write into the dictionaries they are given.
     config = getattr(transformers, case.config)(**copy.deepcopy({**case.fields, **altered}))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    if case.experts:
-        return _drawn_by_file(case, model)
+    mixed = case.experts or "num_local_experts" in case.fields
+    eager = {"attn_implementation": "eager"} | ({"experts_implementation": "eager"} if mixed else {})
+    model = clamped(transformers.AutoModelForCausalLM.from_config(config, **eager).eval())
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(draw(case, name, tuple(parameter.shape))))
+        for name, held in leaves(model).items():
+            for own, index in pieces(case, name, tuple(held.shape)):
+                part = held[index]
+                part.copy_(torch.from_numpy(draw(case, own, tuple(part.shape))))
     return model
 
 
-def _drawn_by_file(case: Case, model: Any) -> Any:
-    """`model` with weights drawn under the names of its saved file."""
-    from safetensors.numpy import save_file
-
-    with tempfile.TemporaryDirectory() as folder:
-        shapes = {name: value.shape for name, value in in_a_file(model, folder).items()}
-        drawn = {name: draw(case, name, shape) for name, shape in shapes.items()}
-        save_file(drawn, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        return loaded(folder)[0]
+def clamped(model: Any) -> Any:
+    """`model` with its configuration's clamp, a constant in this version of transformers."""
+    for module in model.modules():
+        if hasattr(module, "limit"):
+            module.limit = model.config.swiglu_limit
+    return model
 
 
 def loaded(folder: str | Path) -> tuple[Any, dict[str, Any]]:
@@ -98,19 +98,30 @@ def loaded(folder: str | Path) -> tuple[Any, dict[str, Any]]:
         attn_implementation="eager",
         experts_implementation="eager",
     )
-    for module in model.modules():
-        if hasattr(module, "limit"):
-            # A constant in this version of transformers, whatever the configuration says.
-            module.limit = model.config.swiglu_limit
-    return model.eval(), told
+    return clamped(model.eval()), told
 
 
-def in_a_file(model: Any, folder: str) -> dict[str, np.ndarray]:
-    """The tensors that transformers saves of `model`, in `folder`."""
-    from safetensors.numpy import load_file
+def leaves(model: Any) -> dict[str, Any]:
+    """Parameters, and the buffers that a file holds."""
+    held = model.state_dict(keep_vars=True)
+    tied = dict(model.named_parameters())
+    return tied | {name: value for name, value in held.items() if name.endswith("e_score_correction_bias")}
 
-    model.save_pretrained(folder)
-    return load_file(Path(folder) / "model.safetensors")
+
+def pieces(case: Case, name: str, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
+    """The tensors that a module's one is drawn as, each with its place in it: itself, or one an expert."""
+    base, _, last = name.rpartition(".")
+    if not case.experts or last not in ("gate_up_proj", "down_proj") or not base.endswith(".experts"):
+        return [(name, ...)]
+    half = shape[1] // 2
+    places = {"down_proj": slice(None)}
+    if last == "gate_up_proj":
+        places = {"gate_proj": slice(0, half), "up_proj": slice(half, None)}
+    return [
+        (f"{base}.{expert}.{part}.weight", (expert, place))
+        for expert in range(shape[0])
+        for part, place in places.items()
+    ]
 
 
 def torch_logits(model: Any, case: Case) -> np.ndarray:
@@ -122,7 +133,10 @@ def torch_logits(model: Any, case: Case) -> np.ndarray:
 
 
 def evaluated(model: Any, case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits, and gradients of the token-mean loss by the module's names."""
+    """Logits, and gradients of the token-mean loss by the names that weights are drawn for.
+
+    What has no gradient, as biases of a choice of experts and a choice of keys, has zeros.
+    """
     import torch
 
     ids = torch.from_numpy(token_ids(case))
@@ -130,7 +144,10 @@ def evaluated(model: Any, case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]
     logits = model(ids).logits
     flat = logits[:, :-1].reshape(-1, logits.shape[-1])
     torch.nn.functional.cross_entropy(flat, ids[:, 1:].reshape(-1)).backward()
-    gradients = {name: each.grad.numpy().copy() for name, each in model.named_parameters()}
+    gradients: dict[str, np.ndarray] = {}
+    for name, held in leaves(model).items():
+        gradient = np.zeros(held.shape) if held.grad is None else held.grad.numpy().copy()
+        gradients |= {own: gradient[index] for own, index in pieces(case, name, tuple(held.shape))}
     return logits.detach().numpy(), gradients
 
 
@@ -141,38 +158,25 @@ def floors(case: Case) -> tuple[float, float]:
     worst = max(
         float(np.abs(narrow_gradients[name] - value).max() / np.abs(value).max())
         for name, value in wide_gradients.items()
+        if value.any()
     )
     return float(np.abs(narrow - wide).max()), worst
 
 
-def saved_gradients(model: Any) -> dict[str, np.ndarray]:
-    """The gradients of `model` as the tensors of its saved file; zeros for buffers, which have none."""
-    import torch
-
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        for buffer in model.buffers():
-            buffer.zero_()
-        for parameter in model.parameters():
-            parameter.copy_(parameter.grad)
-        return in_a_file(model, folder)
-
-
-def by_file(case: Case, model: Any, gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The gradients of `model` under the names of its saved file; its own weights may be lost."""
-    if case.experts:
-        return saved_gradients(model)
-    return {name: gradients[own] for name, own in as_saved(case)[1].items()}
-
-
 def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
     """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
+    from safetensors.numpy import load_file
+
     model = torch_model(case)
     with tempfile.TemporaryDirectory() as folder:
-        files = in_a_file(model, folder)
+        model.save_pretrained(folder)
+        files = load_file(Path(folder) / "model.safetensors")
         config = json.loads((Path(folder) / "config.json").read_text())
-    if case.experts:
-        return config, {name: name for name in files}
-    values = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    values = {
+        own: held.detach().numpy()[index]
+        for name, held in leaves(model).items()
+        for own, index in pieces(case, name, tuple(held.shape))
+    }
     names = {
         name: next(own for own, held in values.items() if np.array_equal(held, value))
         for name, value in files.items()
@@ -185,16 +189,17 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
     model = torch_model(case).double()
     logits, gradients = evaluated(model, case)
     floor, gradient_floor = floors(case)
-    gradients = by_file(case, model, gradients)
+    shapes = {name: list(value.shape) for name, value in gradients.items()}
     config, names = as_saved(case)
     kept = {
         "config": config,
-        "tensors": {name: list(gradients[name].shape) for name in names},
+        "tensors": {name: shapes[own] for name, own in names.items()},
         "drawn_as": {name: own for name, own in names.items() if name != own},
         "floor": float(f"{floor:.2g}"),
         "gradient_floor": float(f"{gradient_floor:.2g}"),
         "gradients": {
-            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[name])] for name in names
+            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[own])]
+            for name, own in names.items()
         },
     }
     return kept, logits[:, list(POSITIONS)].astype(np.float32)
@@ -207,14 +212,13 @@ def main() -> None:
 
     torch.set_num_threads(1)
     head = {"command": COMMAND, "torch": torch.__version__, "transformers": transformers.__version__}
-    for stem in sys.argv[1:] or ("families", "expert_families"):
+    for stem in sys.argv[1:] or FILES:
         cases: dict[str, Any] = {}
         logits: dict[str, np.ndarray] = {}
-        for name, case in CASES.items():
-            if case.experts == (stem == "expert_families"):
-                cases[name], logits[name] = record(case)
-                kept = cases[name]
-                print(f"{name:22} floor {kept['floor']:.1e}  gradients {kept['gradient_floor']:.1e}")
+        for name in (name for name, case in CASES.items() if case.file == stem):
+            cases[name], logits[name] = record(CASES[name])
+            kept = cases[name]
+            print(f"{name:22} floor {kept['floor']:.1e}  gradients {kept['gradient_floor']:.1e}")
         text = json.dumps({**head, "cases": cases}, separators=(",", ":"))
         (GOLDEN / f"{stem}.json").write_text(text + "\n")
         np.savez_compressed(GOLDEN / f"{stem}.npz", **logits)

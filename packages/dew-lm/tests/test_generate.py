@@ -12,8 +12,8 @@ from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.inputs import ModelInputs
 from dew.sampling import Sampling, generate
 from dew.sampling.decoding import EndOfSequence, MaxLength, MaxNewTokens, Sample, Temperature, TopK
-from dew.sampling.text import loop
-from dew.sampling.text.request import row_keys
+from dew.sampling.text import loop, operations
+from dew.sampling.text.checks import row_keys
 
 FIELDS = ("tokens", "lengths", "terminated", "behavior_log_probs", "raw_log_probs")
 
@@ -378,10 +378,10 @@ def test_a_chain_that_leaves_no_distribution_is_refused(bad):
 def test_a_request_that_breaks_a_rule_is_refused_before_compiling(arguments, error, named):
     model, variables = markov(np.zeros((4, 4)))
     given = {"inputs": np.zeros((2, 5), int), "max_new_tokens": 4, "seed": 0} | arguments
-    before = loop.prefill._cache_size()
+    before = operations.read_prompts._cache_size()
     with pytest.raises(error, match=named):
         generate(model, variables, given.pop("inputs"), given.pop("max_new_tokens"), **given)
-    assert loop.prefill._cache_size() == before
+    assert operations.read_prompts._cache_size() == before
 
 
 def test_a_model_that_is_not_causal_is_refused():

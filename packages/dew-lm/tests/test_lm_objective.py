@@ -238,8 +238,6 @@ def test_units_are_the_predicted_tokens():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"loss_role": "assistant"},
-        {"mtp_weight": 0.3},
         {"indexer": IndexerTraining("warmup")},
     ],
     ids=lambda fields: next(iter(fields)),
@@ -252,8 +250,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"depths": True},
-        {"roles": TOKENS},
         {"indexer": True},
         {"routes": (TOKENS, None)},
     ],

@@ -79,7 +79,7 @@ class DataMixture(DatasetSpec):
         seed: added to the seed of every part.
 
     Raises:
-        ValueError: fewer than two parts, or a part with a `loading` of its own, which nothing would read.
+        ValueError: a part with a `loading` of its own, which nothing would read.
     """
 
     parts: Annotated[tuple[Part, ...], PARTS] = ()
@@ -92,6 +92,18 @@ class DataMixture(DatasetSpec):
                 raise ValueError(
                     f"data.parts[{index}] sets loading, and the mixture reads its parts; set data.loading"
                 )
+
+    def check_parts(self) -> None:
+        """Refuse a mixture of nothing.
+
+        Raises:
+            ValueError: fewer than two parts.
+        """
+        if len(self.parts) < 2:
+            raise ValueError(
+                f"data.parts has {len(self.parts)} datasets, and a mixture two or more; write "
+                f"--data.parts '{PARTS.metavar}'"
+            )
 
     def load(self, *, batch: int, tokenize: object = None) -> Dataset:
         """Open the interleaved records in batches of `batch`.
@@ -113,7 +125,7 @@ class DataMixture(DatasetSpec):
         parts = self._opened(tokenize)
         _require_alike(parts)
         held = [part.validation for part in parts if part.validation is not None]
-        return Dataset.from_grain(
+        opened = Dataset.from_grain(
             grain.MapDataset.source(Interleaved([part.train for part in parts], self._weights)),
             batch=batch,
             validation=grain.MapDataset.concatenate(held) if held else None,
@@ -126,14 +138,15 @@ class DataMixture(DatasetSpec):
                 ]
             },
         )
+        told = tuple(f"part {index}, {line}" for index, part in enumerate(parts) for line in part.description)
+        return dataclasses.replace(opened, description=told)
 
     @property
     def _weights(self) -> list[float]:
         return [part.weight for part in self.parts]
 
     def _opened(self, tokenize: object) -> list[Records]:
-        if len(self.parts) < 2:
-            raise ValueError(f"data.parts has {len(self.parts)} datasets, and a mixture two or more; add one")
+        self.check_parts()
         opened: list[Records] = []
         for index, part in enumerate(self.parts):
             spec = dataclasses.replace(part.data, seed=part.data.seed + self.seed)

@@ -30,7 +30,7 @@ class Call:
         backend: JAX's default backend.
         dtype: of the query.
         queries: T.
-        width: D.
+        width: D, the larger of a key's and a value's.
         in_order: causal or windowed, and the i-th query stands at the i-th key.
         softcap: whether scores are capped.
         precision: whether a precision of the products was asked for.

@@ -1,6 +1,6 @@
 """The attention that models call.
 
-Dimensions: B rows, T queries, S keys, H query heads, K key heads, D width.
+Dimensions: B rows, T queries, S keys, H query heads, K key heads, D a key's and E a value's width.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from dew.training.mesh import SEQUENCE_AXIS
 
 RESTRICTIONS = ("mask", "query_segment_ids", "key_segment_ids", "query_positions", "key_positions")
 """The arrays of a call that restrict which keys a query sees."""
+OWN_WIDTHS = ("reference", "tiled")
+"""Kernels that take values of another width than the keys'; for the others the narrower ones are padded."""
 
 
 def scaled_dot_product_attention(
     query: Float[Array, "B T H D"],
     key: Float[Array, "B S K D"],
-    value: Float[Array, "B S K D"],
+    value: Float[Array, "B S K E"],
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
@@ -43,7 +45,7 @@ def scaled_dot_product_attention(
     sinks: Float[Array, " H"] | None = None,
     implementation: AttentionImpl | None = "auto",
     precision: jax.lax.PrecisionLike = None,
-) -> Float[Array, "B T H D"]:
+) -> Float[Array, "B T H E"]:
     """Return `softmax(cap(scale * q k^T)) v` over the keys that each query may see.
 
     Softmax is float32 or wider. A query that may see nothing gives zeros. Queries see keys as `allowed_keys`
@@ -53,7 +55,7 @@ def scaled_dot_product_attention(
     Args:
         query: [B, T, H, D].
         key: [B, S, K, D] with K dividing H; a key head serves H / K query heads in a row.
-        value: [B, S, K, D].
+        value: [B, S, K, E].
         causal: a query sees no later key.
         mask: boolean, broadcastable to [B, H, T, S]; True allows.
         query_segment_ids: [B, T], the document of each query.
@@ -70,7 +72,7 @@ def scaled_dot_product_attention(
         precision: of the products; only `reference` reads it.
 
     Returns:
-        [B, T, H, D] in the dtype of `value`.
+        [B, T, H, E] in the dtype of `value`.
 
     Raises:
         ValueError: shapes, masks or positions do not fit, or the named kernel cannot compute this call here.
@@ -126,7 +128,7 @@ def _attend(rules: _Rules, operands: Operands) -> jax.Array:
             backend=jax.default_backend(),
             dtype=jnp.dtype(query.dtype),
             queries=queries,
-            width=query.shape[-1],
+            width=max(query.shape[-1], value.shape[-1]),
             in_order=ordered and not apart and queries == keys,
             softcap=rules.softcap is not None,
             precision=rules.precision is not None,
@@ -136,6 +138,8 @@ def _attend(rules: _Rules, operands: Operands) -> jax.Array:
             split=axis_size(SEQUENCE_AXIS) > 1,
         ),
     )
+    if kernel not in OWN_WIDTHS and query.shape[-1] != value.shape[-1]:
+        return _attend(rules, _of_one_width(operands))[..., : value.shape[-1]]
     if kernel == "splash":
         return splash_attention(
             {name: value for name, value in operands.items() if not name.endswith("positions")},
@@ -186,13 +190,21 @@ def _fused(
     return jnp.where(seen, mixed, jnp.zeros((), mixed.dtype))
 
 
+def _of_one_width(operands: Operands) -> Operands:
+    """The operands with zeros behind the narrower ones, which no product of queries and keys counts."""
+    named = {name: operands[name] for name in ("query", "key", "value")}
+    width = max(each.shape[-1] for each in named.values())
+    behind = {name: [(0, 0)] * 3 + [(0, width - each.shape[-1])] for name, each in named.items()}
+    return {**operands, **{name: jnp.pad(each, behind[name]) for name, each in named.items()}}
+
+
 def _check_shapes(
     query: jax.Array, key: jax.Array, value: jax.Array, softcap: float | None, sinks: jax.Array | None
 ) -> None:
     if query.ndim != 4 or key.ndim != 4 or value.shape[:3] != key.shape[:3]:
         raise ValueError(
             f"query {query.shape}, key {key.shape} and value {value.shape} must be [B, T, H, D], "
-            "[B, S, K, D] and [B, S, K, D]"
+            "[B, S, K, D] and [B, S, K, E]"
         )
     if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1]:
         raise ValueError(f"query {query.shape} and key {key.shape} must agree in rows and width")

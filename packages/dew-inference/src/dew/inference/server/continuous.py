@@ -16,9 +16,12 @@ from dew.inference.server.rows import Entry, Rows, advance, empty_cache, enter, 
 from dew.inference.server.servable import check_sizes, check_task, parts
 from dew.inference.server.ticket import Ticket
 from dew.inference.text.rows import Request, read_request
+from dew.inference.text.task import stops_of
 from dew.sampling.text import Generation, loop
-from dew.sampling.text.prompts import bucket, read_prompts
-from dew.sampling.text.request import is_count, refuse_undefined, row_keys
+from dew.sampling.text.checks import is_count, row_keys
+from dew.sampling.text.faults import refuse_undefined
+from dew.sampling.text.operations import Cache
+from dew.sampling.text.prompts import bucket, check_prompts
 
 ENDLESS = np.int32(np.iinfo(np.int32).max)
 
@@ -43,9 +46,9 @@ class Server:
         self.admission = admission
         self._waiting: list[Ticket] = []
         self._running: dict[int, Ticket] = {}
-        self._chain, self._criteria = parts(task)
+        self._transform, self._stopping = parts(task)
         self._rows: Rows = vacant(slots, capacity, task.sampling.pad_id)
-        self._cache: loop.Cache = empty_cache(task.model, slots, capacity)
+        self._cache: Cache = empty_cache(task.model, slots, capacity)
 
     @classmethod
     def from_task(
@@ -163,7 +166,7 @@ class Server:
         budget = self.task.budget(max_new_tokens, inputs.tokens.shape[-1])
         if not is_count(budget):
             raise ValueError(f"max_new_tokens={budget!r} must be a positive integer")
-        prompts = read_prompts(inputs, self.task.model, budget)
+        prompts = check_prompts(inputs, self.task.model, budget)
         self._check_capacity(prompts.lengths, budget)
         keys = row_keys(key, seed, prompts.rows)
         resident = self._rows.carry.state.keys.dtype
@@ -195,8 +198,8 @@ class Server:
             self.task.variables,
             self._rows,
             self._cache,
-            self._chain,
-            self._criteria,
+            self._transform,
+            self._stopping,
             steps,
             awaited,
         )
@@ -230,8 +233,8 @@ class Server:
             self._rows,
             self._cache,
             entry,
-            self._chain,
-            self._criteria,
+            self._transform,
+            self._stopping,
             np.int32(self.task.sampling.pad_id),
             width=bucket(length, self.capacity),
         )
@@ -253,7 +256,7 @@ class Server:
     def _settle(self, ticket: Ticket, carry: loop.Carry) -> None:
         """Give `ticket` the record of its row; `carry` is that row alone."""
         try:
-            refuse_undefined(carry)
+            refuse_undefined(carry.fault, carry.state.step)
         except FloatingPointError as error:
             ticket.stage, ticket.error = "failed", error
             return
@@ -270,6 +273,7 @@ class Server:
             prompt_width=len(ticket.given),
             eos_ids=self.task.sampling.eos_ids,
             processor=self.task.processor,
+            stops=stops_of(self.task.stopping),
         )
 
 

@@ -21,6 +21,9 @@ from flax import struct
 
 from dew.sampling.decoding import StepState
 from dew.sampling.text import loop
+from dew.sampling.text.components import Criteria, Transforms
+from dew.sampling.text.faults import SOUND
+from dew.sampling.text.operations import Cache, DecodeOps, prompt_state
 
 type Variables = Mapping[str, Any]
 
@@ -59,7 +62,7 @@ class Entry:
 
 
 @partial(jax.jit, static_argnames=("model", "rows", "capacity"))
-def empty_cache(model: Any, rows: int, capacity: int) -> loop.Cache:
+def empty_cache(model: Any, rows: int, capacity: int) -> Cache:
     """The cache of `rows` rows, without tokens."""
     return model.init_cache(rows, capacity)
 
@@ -76,6 +79,7 @@ def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
         active=jnp.zeros(rows, bool),
         keys=jax.vmap(jax.random.key)(np.zeros(rows, np.uint32)),
         prompt_width=capacity,
+        budget=counts,
     )
     carry = loop.Carry(
         state=state,
@@ -83,7 +87,7 @@ def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
         terminated=jnp.zeros(rows, bool),
         behavior_log_probs=blank,
         raw_log_probs=blank,
-        fault=jnp.full(rows, loop.SOUND, jnp.int32),
+        fault=jnp.full(rows, SOUND, jnp.int32),
         drawn=counts,
     )
     return Rows(carry, counts)
@@ -94,25 +98,27 @@ def enter(
     model: nn.Module,
     params: Variables,
     rows: Rows,
-    cache: loop.Cache,
+    cache: Cache,
     entry: Entry,
-    chain: loop.Chain,
-    criteria: loop.Chain,
+    transform: Transforms,
+    stopping: Criteria,
     pad_id: jax.Array,
     *,
     width: int,
-) -> tuple[Rows, loop.Cache]:
+) -> tuple[Rows, Cache]:
     """Read the prompt of `entry` in `width` slots and draw its first token; its row is overwritten whole.
 
     The new row of the cache is zero behind the prompt: attention gives the slots ahead of a row's cursor no
     weight, and no weight times an infinity an earlier request left would not be zero.
     """
     capacity = entry.tokens.shape[1]
-    read, logits = loop.prefill(model, params, entry.tokens[:, :width], entry.length, capacity=width)
-    carry = loop.begin(entry.tokens, entry.length, entry.key, logits, chain, criteria, pad_id, slots=capacity)
+    read = DecodeOps(model, params).prefill(entry.tokens[:, :width], entry.length, capacity=width)
+    active = np.ones(1, bool)
+    state = prompt_state(entry.tokens, entry.length, entry.key, active, pad_id, entry.budget, slots=capacity)
+    carry = loop.begin(state, entry.length, read.logits, transform, stopping)
     fresh = within_budget(Rows(replace(carry, drawn=carry.state.step), entry.budget))
     whole = jax.eval_shape(lambda: model.init_cache(1, capacity))
-    grown = jax.tree.map(_corner, read, whole)
+    grown = jax.tree.map(_corner, read.cache, whole)
 
     def put(resident: jax.Array, new: jax.Array) -> jax.Array:
         return resident.at[entry.row].set(new[0])
@@ -125,12 +131,12 @@ def advance(
     model: nn.Module,
     params: Variables,
     rows: Rows,
-    cache: loop.Cache,
-    chain: loop.Chain,
-    criteria: loop.Chain,
+    cache: Cache,
+    transform: Transforms,
+    stopping: Criteria,
     steps: jax.Array,
     awaited: jax.Array,
-) -> tuple[Rows, loop.Cache]:
+) -> tuple[Rows, Cache]:
     """Draw up to `steps` tokens for every active row, or until none is active or one of `awaited` is not.
 
     Args:
@@ -138,13 +144,13 @@ def advance(
         awaited: `[B]` booleans.
     """
 
-    def unfinished(state: tuple[Rows, loop.Cache, jax.Array]) -> jax.Array:
+    def unfinished(state: tuple[Rows, Cache, jax.Array]) -> jax.Array:
         active = state[0].carry.state.active
         return (state[2] < steps) & jnp.any(active) & ~jnp.any(awaited & ~active)
 
-    def step(state: tuple[Rows, loop.Cache, jax.Array]) -> tuple[Rows, loop.Cache, jax.Array]:
+    def step(state: tuple[Rows, Cache, jax.Array]) -> tuple[Rows, Cache, jax.Array]:
         rows, cache, count = state
-        rows, cache = _step(model, params, rows, cache, chain, criteria)
+        rows, cache = _step(DecodeOps(model, params), rows, cache, transform, stopping)
         return rows, cache, count + 1
 
     rows, cache, _ = jax.lax.while_loop(unfinished, step, (rows, cache, jnp.zeros((), jnp.int32)))
@@ -167,16 +173,14 @@ def released(rows: Rows, row: jax.Array) -> Rows:
 
 
 def _step(
-    model: Any, params: Variables, rows: Rows, cache: loop.Cache, chain: loop.Chain, criteria: loop.Chain
-) -> tuple[Rows, loop.Cache]:
+    ops: DecodeOps, rows: Rows, cache: Cache, transform: Transforms, stopping: Criteria
+) -> tuple[Rows, Cache]:
     carry = rows.carry
     state = carry.state
     pending = loop.read(state.tokens, state.prompt_width + jnp.maximum(carry.drawn - 1, 0))
     positions = jnp.maximum(carry.prompt_lengths + state.step - 1, 0)
-    hidden, cache = model.apply(
-        params, pending[:, None], positions[:, None], state.active[:, None], cache, method="decode"
-    )
-    carry = loop.draw(carry, loop.head(model, params, hidden[:, 0]), chain, criteria)
+    hidden, cache = ops.decode(cache, pending[:, None], positions[:, None], state.active[:, None])
+    carry = loop.draw(carry, ops.logits(hidden[:, 0]), transform, stopping)
     # A row that has ended stays where it is: its next column is the one behind its last token.
     carry = replace(carry, drawn=carry.state.step)
     return within_budget(replace(rows, carry=carry)), cache

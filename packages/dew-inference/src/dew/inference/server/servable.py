@@ -7,16 +7,16 @@ import jax.numpy as jnp
 
 from dew.inference import TextGeneration
 from dew.inference.server.rows import vacant
-from dew.sampling.decoding import Sample
-from dew.sampling.text import loop
-from dew.sampling.text.request import as_data, check_model, is_count
+from dew.sampling.text import Sample, loop
+from dew.sampling.text.checks import check_model, check_parts, is_count
+from dew.sampling.text.components import Criteria, Transforms, as_data
 
 
-def parts(task: TextGeneration) -> tuple[loop.Chain, loop.Chain]:
+def parts(task: TextGeneration) -> tuple[Transforms, Criteria]:
     """The transforms and the criteria that `task` is bound to."""
     policy = task.sampling
     transforms = policy.transforms() if task.logits is None else task.logits
-    return as_data(transforms), as_data((*policy.criteria(), *task.stopping))
+    return Transforms(as_data(transforms)), Criteria(as_data((*policy.criteria(), *task.stopping)))
 
 
 def check_task(task: object) -> None:
@@ -38,6 +38,8 @@ def check_task(task: object) -> None:
     if type(task.strategy) not in (type(None), Sample):
         raise ValueError(f"strategy={task.strategy!r} of the task cannot be served; leave it out")
     check_model(task.model, task.sampling)
+    transforms, criteria = parts(task)
+    check_parts((*transforms.parts, *criteria.parts), int(task.model.vocab_size))
     devices = {device for leaf in jax.tree.leaves(task.variables) for device in jnp.asarray(leaf).devices()}
     if len(devices) > 1:
         raise ValueError(
@@ -73,12 +75,12 @@ def check_rowwise(task: TextGeneration) -> None:
     Raises:
         ValueError: naming what they raised.
     """
-    chain, criteria = parts(task)
+    transform, stopping = parts(task)
     for rows in (2, 3):
         carry = jax.eval_shape(lambda rows=rows: vacant(rows, 2, task.sampling.pad_id)).carry
         logits = jax.ShapeDtypeStruct((rows, int(task.model.vocab_size)), jnp.float32)
         try:
-            jax.eval_shape(loop.draw, carry, logits, chain, criteria)
+            jax.eval_shape(loop.draw, carry, logits, transform, stopping)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 "logits and stopping of a served task apply to rows one by one, whatever their number, and "

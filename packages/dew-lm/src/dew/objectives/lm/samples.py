@@ -98,7 +98,7 @@ def draw_samples(
         samples.max_new_tokens,
         key=key,
         sampling=samples.sampling,
-    )
+    ).host()
     if jax.process_index() != 0:
         return None
     prompts = prompt_rows(samples.prompt)

@@ -15,6 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from dew.nn.moe.router import RoutingLoad
 from dew.objectives.base import Variables
+from dew.objectives.lm.depths import DepthScores
+from dew.objectives.lm.indexing import IndexerScores
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
@@ -32,6 +34,8 @@ class Scores:
         log_partition: [B, S] log of the sum of the exponentials of the logits.
         routing: the load of every router by the path of its module, or None if not asked for.
         qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
+        depths: what the prediction depths say, or None if not asked for.
+        indexer: how far the indexers are from the attention, or None if not asked for.
         layers: [B, S, D] the output states of the layers that were asked for, in that order.
     """
 
@@ -42,15 +46,29 @@ class Scores:
     log_partition: jax.Array
     routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
     qk_stats: Variables | None = None
+    depths: DepthScores | None = None
+    indexer: IndexerScores | None = None
     layers: tuple[jax.Array, ...] = ()
 
 
 def target_weights(
-    tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
+    tokens: Int[Array, "B S1"],
+    *,
+    pad_id: int | None,
+    segment_ids: Int[Array, "B S1"] | None,
+    roles: Int[Array, "B S1"] | None = None,
+    loss_role: int | None = None,
 ) -> Float[Array, "B S"]:
-    """Return 1 for each target that counts: not `pad_id`, and in the document of its predictor.
+    """Return 1 for each target that counts: not `pad_id`, in the document of its predictor, of `loss_role`.
 
     Segment 0 is padding, not a document.
+
+    Args:
+        tokens: [B, S + 1].
+        pad_id: targets of this id do not count; None counts all.
+        segment_ids: [B, S + 1], the document of each token, or None where a row is one.
+        roles: [B, S + 1], whose each token is.
+        loss_role: with `roles`, only this one's targets count; None counts all.
     """
     targets = tokens[:, 1:]
     counts = jnp.ones(targets.shape, bool)
@@ -59,6 +77,8 @@ def target_weights(
     if segment_ids is not None:
         document = segment_ids[:, 1:]
         counts = counts & (document == segment_ids[:, :-1]) & (document != 0)
+    if loss_role is not None and roles is not None:
+        counts = counts & (roles[:, 1:] == loss_role)
     return counts.astype(jnp.float32)
 
 

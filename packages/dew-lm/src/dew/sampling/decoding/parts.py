@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 import jax
-from flax import struct
 
 from dew.sampling.decoding.state import StepState
 
@@ -13,7 +12,9 @@ from dew.sampling.decoding.state import StepState
 class LogitsTransform(Protocol):
     """Rewrites the scores of every row, inside the compiled loop.
 
-    A pytree class carries its arrays as data; a plain function or a `jax.tree_util.Partial` works too.
+    A pytree class carries its arrays as data; a plain function or a `jax.tree_util.Partial` works too. A
+    class may define `check_vocabulary(vocab_size)`, which refuses ids the model does not have by
+    `ValueError`; a criterion too.
     """
 
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:
@@ -27,12 +28,3 @@ class Stopping(Protocol):
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         """Booleans `[rows]`. `state` already holds the `drawn` tokens."""
         ...
-
-
-@struct.dataclass
-class Sample:
-    """Draw every row independently; what a request without a strategy runs."""
-
-
-type Strategy = Sample
-"""The strategies a request can name."""

@@ -1,31 +1,23 @@
-"""The compiled parts of decoding: the prompt's forward, the first draw, and the loop over further ones.
+"""Drawing token after token: the first from the prompt's logits, the others in one compiled loop.
 
 The loop's trip count is data, so one executable serves a whole request and a stream that enters it again and
 again: both run the same instructions on the same carried state and give the same bits.
 
-Dimensions: B rows, W packed prompt slots, N draw slots, C cache slots, V vocabulary.
+Dimensions: B rows, N draw slots, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from flax import struct
 
-from dew.sampling.decoding import StepState
-from dew.sampling.decoding.filters import Greedy, drawable
-
-type Chain = tuple[Callable[..., jax.Array], ...]
-type Cache = Any
-type Variables = Mapping[str, Any]
-
-SOUND, MODEL_UNDEFINED, CHAIN_UNDEFINED = 0, 1, 2
+from dew.sampling.decoding.state import StepState
+from dew.sampling.text.components import Criteria, Transforms
+from dew.sampling.text.faults import SOUND, fault_of
+from dew.sampling.text.operations import Cache, DecodeOps
 
 
 @struct.dataclass
@@ -51,64 +43,36 @@ class Carry:
     drawn: jax.Array
 
 
-@partial(jax.jit, static_argnames=("model", "capacity"))
-def prefill(
-    model: nn.Module, params: Variables, tokens: jax.Array, lengths: jax.Array, *, capacity: int
-) -> tuple[Cache, jax.Array]:
-    """Read the packed prompts `[B, W]`; return the cache and the logits `[B, V]` after each last token."""
-    rows, width = tokens.shape
-    cache = model.init_cache(rows, capacity)
-    slots = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
-    hidden, cache = model.apply(params, tokens, slots, slots < lengths[:, None], cache, method="decode")
-    last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    return cache, head(model, params, last)
-
-
-@partial(jax.jit, static_argnames=("slots",))
-def begin(
-    tokens: jax.Array,
-    lengths: jax.Array,
-    keys: jax.Array,
-    logits: jax.Array,
-    chain: Chain,
-    criteria: Chain,
-    pad_id: jax.Array,
-    *,
-    slots: int,
-) -> Carry:
-    """Draw the first token of every row from the prompt's `logits`."""
-    rows, width = tokens.shape
-    shift = jnp.arange(width) - (width - lengths)[:, None]
-    prompt = jnp.where(shift >= 0, jnp.take_along_axis(tokens, jnp.maximum(shift, 0), axis=1), pad_id)
-    state = StepState(
-        tokens=jnp.concatenate([prompt, jnp.full((rows, slots), pad_id)], axis=1).astype(jnp.int32),
-        valid=jnp.concatenate([shift >= 0, jnp.zeros((rows, slots), bool)], axis=1),
-        step=jnp.zeros(rows, jnp.int32),
-        active=jnp.ones(rows, bool),
-        keys=keys,
-        prompt_width=width,
-    )
-    blank = jnp.zeros((rows, slots), jnp.float32)
-    carry = Carry(
+def blank(state: StepState, prompt_lengths: jax.Array) -> Carry:
+    """The rows before their first draw, with nothing reported."""
+    rows, slots = state.tokens.shape
+    nothing = jnp.zeros((rows, slots - state.prompt_width), jnp.float32)
+    return Carry(
         state=state,
-        prompt_lengths=lengths,
+        prompt_lengths=prompt_lengths,
         terminated=jnp.zeros(rows, bool),
-        behavior_log_probs=blank,
-        raw_log_probs=blank,
+        behavior_log_probs=nothing,
+        raw_log_probs=nothing,
         fault=jnp.full(rows, SOUND, jnp.int32),
         drawn=jnp.zeros((), jnp.int32),
     )
-    return draw(carry, logits, chain, criteria)
 
 
-@partial(jax.jit, static_argnames=("model",))
+@jax.jit
+def begin(
+    state: StepState, prompt_lengths: jax.Array, logits: jax.Array, transform: Transforms, stopping: Criteria
+) -> Carry:
+    """Draw the first token of every row from the prompt's `logits`."""
+    return draw(blank(state, prompt_lengths), logits, transform, stopping)
+
+
+@jax.jit
 def advance(
-    model: nn.Module,
-    params: Variables,
+    ops: DecodeOps,
     carry: Carry,
     cache: Cache,
-    chain: Chain,
-    criteria: Chain,
+    transform: Transforms,
+    stopping: Criteria,
     until: jax.Array,
 ) -> tuple[Carry, Cache]:
     """Draw until `until` tokens stand in each row or every row has ended."""
@@ -121,35 +85,23 @@ def advance(
         state = carry.state
         pending = read(state.tokens, state.prompt_width + carry.drawn - 1)[:, None]
         positions = (carry.prompt_lengths + state.step - 1)[:, None]
-        hidden, cache = model.apply(params, pending, positions, state.active[:, None], cache, method="decode")
-        return draw(carry, head(model, params, hidden[:, 0]), chain, criteria), cache
+        hidden, cache = ops.decode(cache, pending, positions, state.active[:, None])
+        return draw(carry, ops.logits(hidden[:, 0]), transform, stopping), cache
 
     return jax.lax.while_loop(unfinished, step, (carry, cache))
 
 
-def draw(carry: Carry, logits: jax.Array, chain: Chain, criteria: Chain) -> Carry:
+def draw(carry: Carry, logits: jax.Array, transform: Transforms, stopping: Criteria) -> Carry:
     """Commit one token to every active row."""
     state, column = carry.state, carry.drawn
     raw = jax.nn.log_softmax(logits, axis=-1)
-    scores = logits
-    for transform in chain:
-        scores = transform(state, scores).astype(logits.dtype)
-    fault = jnp.where(
-        ~drawable(logits), MODEL_UNDEFINED, jnp.where(~drawable(scores), CHAIN_UNDEFINED, SOUND)
-    )
-    fault = jnp.where(state.active, fault, carry.fault)
+    scores = transform(state, logits)
+    fault = jnp.where(state.active, fault_of(logits, scores), carry.fault)
     alive = state.active & (fault == SOUND)
     behavior = jax.nn.log_softmax(scores, axis=-1)
-    chosen = choose(state, behavior, certain=bool(chain) and isinstance(chain[-1], Greedy))
-    slot = state.prompt_width + column
-    state = replace(
-        state,
-        tokens=write(state.tokens, slot, jnp.where(alive, chosen, read(state.tokens, slot))),
-        valid=write(state.valid, slot, alive),
-        step=state.step + alive,
-        active=alive,
-    )
-    ended, terminated = judge(state, chosen, criteria)
+    chosen = choose(state, behavior, certain=transform.certain)
+    state = commit(state, column, chosen, alive)
+    ended, terminated = stopping.judged(state, chosen)
     return replace(
         carry,
         state=replace(state, active=alive & ~ended),
@@ -163,43 +115,36 @@ def draw(carry: Carry, logits: jax.Array, chain: Chain, criteria: Chain) -> Carr
     )
 
 
+def commit(state: StepState, column: jax.Array, chosen: jax.Array, alive: jax.Array) -> StepState:
+    """`state` with the `chosen` tokens of the rows `alive` in a draw column, these rows alone active."""
+    slot = state.prompt_width + column
+    return replace(
+        state,
+        tokens=write(state.tokens, slot, jnp.where(alive, chosen, read(state.tokens, slot))),
+        valid=write(state.valid, slot, alive),
+        step=state.step + alive,
+        active=alive,
+    )
+
+
 def choose(state: StepState, log_probs: jax.Array, *, certain: bool) -> jax.Array:
-    """`[B]` tokens drawn from `log_probs` `[B, V]`, each row with its own key and step.
+    """`[B]` tokens drawn from `log_probs` `[B, V]`, each row with its own key and step."""
+    if certain:
+        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
+    return gumbel_choice(jax.vmap(jax.random.fold_in)(state.keys, state.step), log_probs)
+
+
+def gumbel_choice(keys: jax.Array, log_probs: jax.Array) -> jax.Array:
+    """`[B]` tokens drawn from `log_probs` `[B, V]` with the keys `[B]`.
 
     The largest of `log_probs` plus Gumbel noise is such a draw; the noise has full precision, since the cheap
     form never reaches events below 1e-7.
     """
-    if certain:
-        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
 
-    def noise(key: jax.Array, step: jax.Array) -> jax.Array:
-        return jax.random.gumbel(jax.random.fold_in(key, step), log_probs.shape[1:], jnp.float32, mode="high")
+    def noise(key: jax.Array) -> jax.Array:
+        return jax.random.gumbel(key, log_probs.shape[1:], jnp.float32, mode="high")
 
-    return jnp.argmax(log_probs + jax.vmap(noise)(state.keys, state.step), axis=-1).astype(jnp.int32)
-
-
-def judge(state: StepState, chosen: jax.Array, criteria: Chain) -> tuple[jax.Array, jax.Array]:
-    """`[B]` booleans: which rows end, and which of them by a criterion that is no budget."""
-    ended = terminated = jnp.zeros(chosen.shape, bool)
-    for criterion in criteria:
-        fired = criterion(state, chosen)
-        ended = ended | fired
-        if not getattr(criterion, "budget", False):
-            terminated = terminated | fired
-    return ended, terminated
-
-
-def head(model: Any, params: Variables, hidden: jax.Array) -> jax.Array:
-    """Float32 logits `[B, V]` of hidden states `[B, D]`."""
-    weight = model.head_weight(params).astype(hidden.dtype)
-    logits = jnp.dot(
-        hidden,
-        weight,
-        precision=getattr(model, "precision", None),
-        preferred_element_type=jnp.promote_types(hidden.dtype, "float32"),
-    )
-    cap = getattr(model, "final_logit_softcap", None)
-    return logits if cap is None else cap * jnp.tanh(logits / cap)
+    return jnp.argmax(log_probs + jax.vmap(noise)(keys), axis=-1).astype(jnp.int32)
 
 
 def pick(log_probs: jax.Array, chosen: jax.Array) -> jax.Array:

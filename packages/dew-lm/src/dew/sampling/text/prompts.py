@@ -5,8 +5,8 @@ Dimensions: B rows, P slots as given, W slots after packing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,16 @@ class Prompts:
         """P, the slots of a prompt as it was given."""
         return int(self.given.shape[1])
 
+    @property
+    def longest(self) -> int:
+        """The real tokens of the longest row."""
+        return int(self.lengths.max())
+
+    def widened(self, width: int) -> Self:
+        """These rows in `width` packed slots, at least W of them."""
+        xp: Any = jnp if isinstance(self.packed, jax.Array) else np
+        return replace(self, packed=xp.pad(self.packed, ((0, 0), (0, width - self.packed.shape[1]))))
+
 
 def bucket(count: int, most: int) -> int:
     """The compiled size for `count` slots: doubling from 16 to 512, then steps of 512, at most `most`."""
@@ -53,7 +63,7 @@ def bucket(count: int, most: int) -> int:
     return min(size, most)
 
 
-def read_prompts(inputs: ModelInputs | Array, model: Any, budget: int) -> Prompts:
+def check_prompts(inputs: ModelInputs | Array, model: Any, budget: int) -> Prompts:
     """Check `inputs` against the model and pack their rows to the left.
 
     Raises:

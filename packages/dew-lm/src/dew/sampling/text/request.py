@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,11 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from dew.nn.inputs import ModelInputs
-from dew.sampling.decoding import LogitsTransform, Sample, Stopping, Strategy
+from dew.sampling.decoding.parts import LogitsTransform, Stopping
+from dew.sampling.decoding.state import StepState
 from dew.sampling.text import loop
+from dew.sampling.text.components import Criteria, Transforms
 from dew.sampling.text.config import Sampling
-from dew.sampling.text.prompts import Prompts, bucket, read_prompts
+from dew.sampling.text.faults import refuse_undefined
+from dew.sampling.text.operations import Cache, DecodeOps, DecoderState, read_prompts
+from dew.sampling.text.placing import Placement
+from dew.sampling.text.preparing import Asked, Checked, prepared
+from dew.sampling.text.prompts import Prompts, bucket
 from dew.sampling.text.record import Generation, response_ids
+from dew.sampling.text.sample import Sample, first_draw
+from dew.sampling.text.strategy import Draws, Strategy
 
 if TYPE_CHECKING:
     from flax import linen as nn
@@ -42,7 +51,13 @@ def generate(
     A row's tokens follow from its prompt, its key and the policy alone. Row i draws with `fold_in(key, i)`;
     its continuation 0 with that key and continuation j with j folded into it, so a larger `n` adds draws and
     changes none. Sizes are rounded up to buckets before compiling: calls of many lengths share few
-    executables. In a pool of processes every process passes the same request.
+    executables.
+
+    Where the weights lie on a mesh, the rows are split over its batch axes and the result stays there; rows
+    that do not divide are filled up with copies that never draw. In a pool of processes over one mesh each
+    process makes the same request with its own rows, as many on each, which `Generation.host` gives back to
+    it; row i then is the i-th of all, process after process. A bad request of one is an error on all of them,
+    before any device works.
 
     Args:
         model: a causal decoder with `decode`, `init_cache` and `head_weight`.
@@ -57,21 +72,20 @@ def generate(
         n: continuations of each prompt.
         logits: the whole chain of transforms, in order, in place of the policy's; `()` transforms nothing.
         stopping: criteria beside the policy's end token.
-        strategy: None or `Sample()`.
+        strategy: how tokens are chosen: `Beam`, `Speculative`, one of your own; None is `Sample()`.
 
     Returns:
         `[B * n]` rows, the continuations of a prompt together.
 
     Raises:
-        ValueError: an argument that breaks its rule, before anything is compiled.
+        ValueError: an argument that breaks its rule, or another on another process, before anything is
+            compiled.
         FloatingPointError: a row whose distribution is undefined (NaN, +inf, or no finite score).
 
     Example:
         >>> drawn = generate(model, variables, prompts, 32, seed=0, sampling=Sampling(temperature=0.8))
         >>> drawn.lengths
     """
-    if not is_count(n):
-        raise ValueError(f"n={n} must be a positive integer: the continuations of each prompt")
     decoding = Decoding.prepare(
         model,
         params,
@@ -80,11 +94,12 @@ def generate(
         key=key,
         seed=seed,
         sampling=sampling,
+        n=n,
         logits=logits,
         stopping=stopping,
         strategy=strategy,
     )
-    return decoding.record([decoding.advance(decoding.begin(each)).carry for each in range(n)])
+    return decoding.record(decoding.draws())
 
 
 @dataclass(frozen=True)
@@ -92,37 +107,41 @@ class Progress:
     """A continuation under way: its rows, its cache, and how many tokens it was asked for so far."""
 
     carry: loop.Carry
-    cache: loop.Cache
+    cache: Cache
     drawn: int
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """A checked request whose prompts are read; `begin` and `advance` draw its continuations.
+    """A checked request whose prompts are read. `draws` runs its strategy.
+
+    `begin` and `advance` draw one continuation bit by bit, as `Sample` draws it, for who reads on the way.
 
     Attributes:
-        model: the decoder.
-        params: the complete variables tree.
-        prompts: the checked rows.
+        ops: the model's operations.
+        prompts: the checked rows of this process.
         budget: N.
-        keys: `[B]` row keys.
-        chain: the resolved transforms.
-        criteria: the resolved criteria.
+        n: continuations of each prompt.
+        transform: the resolved chain.
+        stopping: the resolved criteria.
         sampling: the policy, for its pad and end ids.
-        cache: after the prompts.
-        logits: `[B, V]` after the prompts.
+        strategy: chooses the tokens.
+        placement: where the rows lie.
+        decoder: the model after the prompts.
+        state: the rows before their first draw.
     """
 
-    model: Any
-    params: Mapping[str, Any]
+    ops: DecodeOps
     prompts: Prompts
     budget: int
-    keys: jax.Array
-    chain: loop.Chain
-    criteria: loop.Chain
+    n: int
+    transform: Transforms
+    stopping: Criteria
     sampling: Sampling
-    cache: loop.Cache
-    logits: jax.Array
+    strategy: Strategy
+    placement: Placement
+    decoder: DecoderState
+    state: StepState
 
     @classmethod
     def prepare(
@@ -135,69 +154,83 @@ class Decoding:
         key: jax.Array | None = None,
         seed: int | None = None,
         sampling: Sampling = Sampling(),
+        n: int = 1,
         logits: Sequence[LogitsTransform] | None = None,
         stopping: Sequence[Stopping] | None = None,
         strategy: Strategy | None = None,
     ) -> Decoding:
         """Check a request as `generate` takes it, and read its prompts into the cache."""
-        if type(strategy) not in (type(None), Sample):
-            raise ValueError(f"strategy={strategy!r} is not supported; leave it out or pass Sample()")
-        if not is_count(max_new_tokens):
-            raise ValueError(f"max_new_tokens={max_new_tokens} must be a positive integer")
-        check_model(model, sampling)
-        prompts = read_prompts(inputs, model, max_new_tokens)
-        keys = row_keys(key, seed, prompts.rows)
-        chain = as_data(sampling.transforms() if logits is None else logits)
-        criteria = as_data((*sampling.criteria(), *(stopping or ())))
-        width = prompts.packed.shape[1]
-        capacity = min(width + bucket(max_new_tokens, model.max_seq_len), model.max_seq_len)
-        cache, scores = loop.prefill(
-            model, params, prompts.packed, prompts.lengths.astype(np.int32), capacity=capacity
-        )
-        return cls(
+        asked = Asked(
             model=model,
             params=params,
-            prompts=prompts,
-            budget=max_new_tokens,
-            keys=keys,
-            chain=chain,
-            criteria=criteria,
+            inputs=inputs,
+            max_new_tokens=max_new_tokens,
+            key=key,
+            seed=seed,
             sampling=sampling,
-            cache=cache,
-            logits=scores,
+            n=n,
+            logits=logits,
+            stopping=stopping,
+            strategy=Sample() if strategy is None else strategy,
         )
+        return cls.of(asked, prepared(asked))
+
+    @classmethod
+    def of(cls, asked: Asked, checked: Checked) -> Decoding:
+        """Read the prompts of a checked request."""
+        model, place, prompts = asked.model, checked.placement, checked.prompts
+        longest = int(model.max_seq_len)
+        slots = bucket(asked.max_new_tokens, longest)
+        ops = DecodeOps(model, asked.params)
+        with place.entered():
+            decoder, state = read_prompts(
+                ops,
+                place.put(prompts.packed),
+                place.put(prompts.lengths.astype(np.int32)),
+                place.put_keys(checked.keys),
+                place.put_active(),
+                np.int32(asked.sampling.pad_id),
+                np.int32(asked.max_new_tokens),
+                capacity=min(prompts.packed.shape[1] + slots, longest),
+                slots=slots,
+                keep_states=getattr(asked.strategy, "reads_prompt_states", False),
+            )
+        return cls(
+            ops=ops,
+            prompts=prompts,
+            budget=int(asked.max_new_tokens),
+            n=int(asked.n),
+            transform=Transforms(checked.chain),
+            stopping=Criteria(checked.criteria),
+            sampling=asked.sampling,
+            strategy=asked.strategy,
+            placement=place,
+            decoder=decoder,
+            state=state,
+        )
+
+    def draws(self) -> Draws:
+        """Run the strategy."""
+        with self.placement.entered():
+            return self.strategy(
+                self.decoder, self.state, self.ops, self.transform, self.stopping, self.budget, self.n
+            )
 
     def begin(self, continuation: int = 0) -> Progress:
         """Draw the first token of one continuation of every prompt."""
-        keys = self.keys
-        if continuation:
-            keys = jax.vmap(jax.random.fold_in, (0, None))(keys, continuation)
-        carry = loop.begin(
-            self.prompts.packed,
-            self.prompts.lengths.astype(np.int32),
-            keys,
-            self.logits,
-            self.chain,
-            self.criteria,
-            np.int32(self.sampling.pad_id),
-            slots=bucket(self.budget, self.model.max_seq_len),
-        )
-        return Progress(carry, self.cache, 1)
+        with self.placement.entered():
+            carry = first_draw(self.decoder, self.state, self.transform, self.stopping, continuation)
+        return Progress(carry, self.decoder.cache, 1)
 
     def advance(self, progress: Progress, count: int | None = None) -> Progress:
         """Draw `count` more tokens, or all that are left, of the rows that have not ended."""
         until = self.budget if count is None else min(progress.drawn + count, self.budget)
         if until == progress.drawn:
             return progress
-        carry, cache = loop.advance(
-            self.model,
-            self.params,
-            progress.carry,
-            progress.cache,
-            self.chain,
-            self.criteria,
-            np.int32(until),
-        )
+        with self.placement.entered():
+            carry, cache = loop.advance(
+                self.ops, progress.carry, progress.cache, self.transform, self.stopping, np.int32(until)
+            )
         return replace(progress, carry=carry, cache=cache, drawn=until)
 
     def responses(self, progress: Progress) -> list[list[int]]:
@@ -206,112 +239,50 @@ class Decoding:
         Raises:
             FloatingPointError: a row whose distribution was undefined.
         """
-        refuse_undefined(progress.carry)
         state = progress.carry.state
+        refuse_undefined(np.asarray(progress.carry.fault), np.asarray(state.step))
         return response_ids(state.tokens[:, state.prompt_width :], state.step, self.sampling.eos_ids)
 
     def finished(self, progress: Progress) -> bool:
         """Whether every row has ended or reached the budget."""
         return progress.drawn >= self.budget or not np.asarray(progress.carry.state.active).any()
 
-    def record(self, carries: Sequence[loop.Carry]) -> Generation:
-        """The record of these continuations.
+    def record(self, draws: Draws) -> Generation:
+        """The record of finished continuations.
 
         Raises:
             FloatingPointError: a row whose distribution was undefined.
         """
-        for carry in carries:
-            refuse_undefined(carry)
-        n, width = len(carries), self.prompts.width
-        start = self.prompts.packed.shape[1]
-
-        def rows(leaves: Sequence[jax.Array]) -> jax.Array:
-            return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
-
-        given = jnp.repeat(jnp.asarray(self.prompts.given, jnp.int32), n, axis=0)
-        drawn = rows([carry.state.tokens[:, start : start + self.budget] for carry in carries])
+        self._refuse_undefined(draws)
+        with self.placement.entered():
+            given = self.placement.put(self.prompts.given)
+            tokens, behavior, raw = _assembled(given, draws, n=self.n, budget=self.budget)
         return Generation(
-            tokens=jnp.concatenate([given, drawn], axis=1),
-            lengths=rows([carry.state.step for carry in carries]),
-            terminated=rows([carry.terminated for carry in carries]),
-            behavior_log_probs=rows([carry.behavior_log_probs[:, : self.budget] for carry in carries]),
-            raw_log_probs=rows([carry.raw_log_probs[:, : self.budget] for carry in carries]),
-            rows=self.prompts.rows * n,
-            prompt_width=width,
+            tokens=tokens,
+            lengths=draws.lengths,
+            terminated=draws.terminated,
+            behavior_log_probs=behavior,
+            raw_log_probs=raw,
+            rows=self.prompts.rows * self.n,
+            prompt_width=self.prompts.width,
             eos_ids=self.sampling.eos_ids,
         )
 
+    def _refuse_undefined(self, draws: Draws) -> None:
+        """Raise on every process where a row of any of them had no distribution."""
+        if not self.placement.pooled:
+            refuse_undefined(np.asarray(draws.faults), np.asarray(draws.lengths))
+            return
+        from dew.training.distributed import to_host
 
-def is_count(value: object) -> bool:
-    """Whether `value` is an integer of at least 1, of Python or of NumPy."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        return False
-    return int(value) >= 1
-
-
-def row_keys(key: jax.Array | None, seed: int | None, rows: int) -> jax.Array:
-    """The key of each row `[B]`."""
-    if (key is None) == (seed is None):
-        raise ValueError("give exactly one of key and seed; seed=n is key=jax.random.key(n)")
-    if key is None:
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise TypeError(f"seed={seed!r} must be an integer")
-        if not -(2**63) <= seed < 2**63:
-            raise ValueError(f"seed={seed} must fit 64 bits: from {-(2**63)} to {2**63 - 1}")
-        key = jax.random.key(seed)
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(f"key has dtype {key.dtype}; make a typed key with jax.random.key")
-    if key.ndim == 0:
-        return jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(rows, dtype=np.uint32))
-    if key.shape != (rows,):
-        raise ValueError(f"key has shape {key.shape}; give one key, or one for each of the {rows} rows")
-    return key
+        refuse_undefined(*to_host((draws.faults, draws.lengths)))
 
 
-def as_data(parts: Sequence[Any]) -> loop.Chain:
-    """`parts` as one pytree; a plain function becomes a leafless node of it.
-
-    Raises:
-        TypeError: a part that cannot be called.
-    """
-    for part in parts:
-        if not callable(part):
-            raise TypeError(
-                f"{part!r} is no transform or criterion: it must be callable as part(state, array)"
-            )
-    return tuple(jax.tree_util.Partial(part) if jax.tree_util.all_leaves([part]) else part for part in parts)
-
-
-def refuse_undefined(carry: loop.Carry) -> None:
-    """Raise where a row had no distribution to draw from."""
-    fault = np.asarray(carry.fault)
-    if not fault.any():
-        return
-    row = int(np.flatnonzero(fault)[0])
-    step = int(carry.state.step[row])
-    whose, fix = {
-        loop.MODEL_UNDEFINED: ("the model's own logits are", "look at the weights"),
-        loop.CHAIN_UNDEFINED: ("the chain of transforms left its scores", "look at the transforms"),
-    }[int(fault[row])]
-    raise FloatingPointError(
-        f"row {row} has no distribution at generated token {step}: "
-        f"{whose} NaN, +inf or without a finite entry; {fix}"
-    )
-
-
-def check_model(model: Any, sampling: Sampling) -> None:
-    """Refuse a model that does not draw left to right, or an end token it does not have.
-
-    Raises:
-        ValueError: naming the field.
-    """
-    if not getattr(model, "causal", True):
-        raise ValueError(
-            "the model declares causal=False; generate draws left to right and needs a causal one"
-        )
-    for each in sampling.eos_ids:
-        if each >= model.vocab_size:
-            raise ValueError(
-                f"eos_id={each} is outside the model's ids, 0 to {model.vocab_size - 1}; "
-                "no row could end with it"
-            )
+@partial(jax.jit, static_argnames=("n", "budget"))
+def _assembled(
+    given: jax.Array, draws: Draws, *, n: int, budget: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The rows of a record: prompts as they were given with `budget` drawn tokens, and both likelihoods."""
+    prompts = jnp.repeat(jnp.asarray(given, jnp.int32), n, axis=0)
+    tokens = jnp.concatenate([prompts, draws.tokens[:, :budget]], axis=1)
+    return tokens, draws.behavior_log_probs[:, :budget], draws.raw_log_probs[:, :budget]

@@ -18,7 +18,7 @@ from dew.objectives.base import Batch, Variables, thaw
 from dew.objectives.rl.batch import PROMPT_KEY, PROMPT_MASK_KEY
 from dew.objectives.rl.rewards import Reward, scored
 from dew.sampling.text import Generation, Sampling, generate
-from dew.sampling.text.request import check_model
+from dew.sampling.text.checks import check_model
 
 type Rows = Int[np.ndarray, "R P"]
 

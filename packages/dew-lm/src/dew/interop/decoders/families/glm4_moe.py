@@ -37,7 +37,7 @@ BESIDE = (
 FAMILY = Family(
     model_type="glm4_moe",
     architecture="Glm4MoeForCausalLM",
-    precedence=410,
+    precedence=370,
     fields=(
         *SIZES,
         kv_heads(8),

@@ -73,7 +73,7 @@ def _experts(name: str, own: str) -> tuple[Row, Row]:
 FAMILY = Family(
     model_type="gpt_oss",
     architecture="GptOssForCausalLM",
-    precedence=420,
+    precedence=380,
     fields=(
         *SIZES,
         kv_heads(8),

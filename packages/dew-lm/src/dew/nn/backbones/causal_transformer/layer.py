@@ -1,4 +1,4 @@
-"""One decoder layer: grouped-query self-attention and a feed-forward block, around which norms stand.
+"""One decoder layer: self-attention and a feed-forward block, around which norms stand.
 
 Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head width, E model width.
 """
@@ -6,67 +6,25 @@ Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
-from dew.nn.attention import AttentionImpl, logit_maxima, scaled_dot_product_attention
+from dew.nn.attention import logit_maxima, scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer.cache import LayerCache, write
-from dew.nn.backbones.causal_transformer.config import Biases, Block, LayerPlan
+from dew.nn.backbones.causal_transformer.config import LayerPlan
+from dew.nn.backbones.causal_transformer.latent import LatentAttention
+from dew.nn.backbones.causal_transformer.spec import QK, Angles, LayerSpec
 from dew.nn.dense import Dense, fan_in_normal
-from dew.nn.mlp import Activation, FeedForward
-from dew.nn.moe.config import Mixture
+from dew.nn.mlp import FeedForward
 from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.moe.routes import RouterRows
-from dew.nn.norms import NormKind, norm_of
-from dew.nn.rotary import Pairs, rotate
+from dew.nn.rotary import rotate
 from dew.nn.sharding import named_axes
 from dew.nn.tokens import split_tokens
-
-QK = "qk"
-"""The collection an attention layer sows `max_logits` [B, H] into, when it is mutable."""
-
-type Angles = dict[str, tuple[jax.Array, jax.Array]]
-"""Rotary tables by name: cosines and sines, [B, T, D / 2] or [1, T, D / 2] each."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerSpec:
-    """What the layers of a decoder share; `CausalTransformer` documents the fields."""
-
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    activation: Activation
-    mixture: Mixture | None
-    block: Block
-    norm_kind: NormKind
-    norm_eps: float
-    qk_norm: bool | str
-    sinks: bool
-    bias: Biases
-    pairs: Pairs
-    residual: float
-    causal: bool
-    softcap: float | None
-    output_gain: float
-    dtype: Dtype
-    param_dtype: Dtype
-    precision: jax.lax.PrecisionLike
-    attention_impl: AttentionImpl | None
-
-    def make_norm(self, axis: str = "norm") -> nn.Module:
-        """A norm of the decoder's kind."""
-        return norm_of(self.norm_kind)(
-            epsilon=self.norm_eps, dtype=self.dtype, param_dtype=self.param_dtype, axis=axis
-        )
 
 
 class SelfAttention(nn.Module):
@@ -121,7 +79,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """Write the valid tokens, then let every query see the slots up to its position."""
         query, key, value = self._project(x, angles)
-        cache = write(cache, key=key, value=value, positions=positions, valid=valid)
+        cache = write(cache, {"key": key, "value": value}, positions=positions, valid=valid)
         rows, capacity = cache["key"].shape[:2]
         slots = jnp.broadcast_to(jnp.arange(capacity), (rows, capacity))
         mixed = self._attention()(
@@ -197,7 +155,7 @@ class DecoderLayer(nn.Module):
         spec = self.spec
         if spec.block != "post":
             self.input_layernorm = spec.make_norm()
-        self.self_attn = SelfAttention(spec, self.plan)
+        self.self_attn = (SelfAttention if spec.mixer is None else LatentAttention)(spec, self.plan)
         if spec.block != "parallel_shared":
             self.post_attention_layernorm = spec.make_norm()
         if spec.block == "sandwich":

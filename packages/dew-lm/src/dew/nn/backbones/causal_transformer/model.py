@@ -15,7 +15,13 @@ from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
-from dew.nn.backbones.causal_transformer.cache import Cache, empty_layer
+from dew.nn.backbones.causal_transformer.cache import (
+    Cache,
+    LayerCache,
+    capacity_of,
+    empty_latent_layer,
+    empty_layer,
+)
 from dew.nn.backbones.causal_transformer.config import (
     Biases,
     Block,
@@ -24,19 +30,25 @@ from dew.nn.backbones.causal_transformer.config import (
     Rotary,
     Scales,
 )
-from dew.nn.backbones.causal_transformer.cost import forward_macs
-from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
+from dew.nn.backbones.causal_transformer.cost import depths_macs, forward_macs
+from dew.nn.backbones.causal_transformer.depths import PredictionDepth, all_depths
+from dew.nn.backbones.causal_transformer.layer import DecoderLayer
+from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
+    check_depths,
     check_heads,
+    check_mixer,
     check_parts,
     check_rotary,
     check_sizes,
     feed_forward_width,
     windows,
 )
+from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
 from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_collections
 from dew.nn.dense import Dense
+from dew.nn.frequencies import score_factor
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.routes import RouterRows
@@ -88,6 +100,12 @@ class CausalTransformer(nn.Module):
         remat: recompute each layer's activations in the backward pass instead of keeping them.
         causal: a token sees no later one.
         mixture: experts in place of the feed-forward blocks; None has one block a layer.
+        num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
+            with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
+            logits do not depend on them.
+        mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
+            query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
+            see `dew.nn.frequencies.score_factor`.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
@@ -125,6 +143,8 @@ class CausalTransformer(nn.Module):
     remat: bool = False
     causal: bool = True
     mixture: Mixture | None = None
+    num_nextn_predict_layers: int = 0
+    mixer: MLA | None = None
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -138,16 +158,27 @@ class CausalTransformer(nn.Module):
             max_seq_len=self.max_seq_len,
             sliding_window=self.sliding_window,
         )
-        check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        if self.mixer is None:
+            check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        else:
+            check_mixer(
+                self.mixer,
+                num_heads=self.num_heads,
+                num_kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                qk_norm=self.qk_norm,
+                fraction=self.rotary.fraction,
+            )
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
         if self.position == "rotary":
-            check_rotary(self.rotary, self.head_width, self.sliding_window)
+            check_rotary(self.rotary, self._turning_width, self.sliding_window)
         check_attention(
             activation=self.activation,
             window=self.sliding_window,
             pattern=self.sliding_layers,
             causal=self.causal,
         )
+        check_depths(self.num_nextn_predict_layers, causal=self.causal, logits_scale=self.scales.logits)
         super().__post_init__()
 
     @property
@@ -157,8 +188,15 @@ class CausalTransformer(nn.Module):
 
     @property
     def head_width(self) -> int:
-        """The width of a head."""
+        """The width of a head's query and key."""
+        if self.mixer is not None:
+            return self.mixer.head_width
         return self.hidden_size // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def _turning_width(self) -> int:
+        """The part of a head that may turn."""
+        return self.head_width if self.mixer is None else self.mixer.qk_rope_head_dim
 
     @property
     def bank(self) -> DecoderBank:
@@ -170,11 +208,12 @@ class CausalTransformer(nn.Module):
     def plans(self) -> tuple[LayerPlan, ...]:
         """What each layer has to itself: it may differ from its neighbours."""
         spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
+        factor = 1.0 if self.mixer is None else score_factor(self.rotary.scaling)
         return tuple(
             LayerPlan(
                 window=span,
                 angles=self._angles_at(index, span),
-                scale=self.scales.of_scores(self.head_width, index),
+                scale=factor * self.scales.of_scores(self.head_width, index),
                 experts=self.mixture is not None and self.mixture.at(index),
             )
             for index, span in enumerate(spans)
@@ -188,6 +227,10 @@ class CausalTransformer(nn.Module):
     def forward_macs(self, length: int) -> int:
         """Multiply-adds that one row of `length` tokens needs, of attention the keys that a query sees."""
         return forward_macs(self, length)
+
+    def depths_macs(self, length: int) -> int:
+        """What the prediction depths need beside `forward_macs`."""
+        return depths_macs(self, length)
 
     def setup(self) -> None:
         self.embed_tokens = nn.Embed(
@@ -210,6 +253,8 @@ class CausalTransformer(nn.Module):
         spec = self._layer_spec()
         self.layers = [layer(spec, plan) for plan in self.plans]
         self.norm = spec.make_norm()
+        ahead = range(self.num_nextn_predict_layers)
+        self.depths = [PredictionDepth(spec, self.plans[-1], self.remat) for _ in ahead]
         if not self.tie_embeddings:
             self.lm_head = Dense(
                 self.vocab_size, ("embed", "vocab"), dtype=self.dtype, param_dtype=self.param_dtype
@@ -227,6 +272,7 @@ class CausalTransformer(nn.Module):
             else width,
             activation=self.activation,
             mixture=self.mixture,
+            mixer=self.mixer,
             block=self.block,
             norm_kind=self.norm_kind,
             norm_eps=self.norm_eps,
@@ -255,6 +301,8 @@ class CausalTransformer(nn.Module):
     ) -> Float[Array, "B S V"]:
         """The logits of every next token, float32 or wider and capped."""
         hidden = self.hidden_states(tokens, train=train, positions=positions, segment_ids=segment_ids)
+        if self.is_initializing():
+            self.mtp_hidden_states(tokens, hidden)
         return self._logits(hidden)
 
     def hidden_states(
@@ -298,10 +346,63 @@ class CausalTransformer(nn.Module):
             x = layer(x, angles, segment_ids, None if routing is None else routing.at(index))
         return self._left(x)
 
+    def mtp_hidden_states(
+        self,
+        tokens: Int[Array, "B S"],
+        hidden: Float[Array, "B S E"],
+        *,
+        train: bool = False,
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> tuple[Float[Array, "B S E"], ...]:
+        """What the head reads of every prediction depth, first to last; see `causal_transformer.depths`.
+
+        The state of depth k at token t predicts token t + 1, and means nothing at a document's first k.
+
+        Args:
+            tokens: as in `hidden_states`.
+            hidden: what `hidden_states` returned for them.
+            train: as in `hidden_states`.
+            positions: as in `hidden_states`.
+            segment_ids: as in `hidden_states`.
+        """
+        if positions is None:
+            positions = jnp.arange(tokens.shape[1])[None]
+        embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
+        return all_depths(self.depths, embedded, hidden, self._angles(positions), segment_ids)
+
+    def mtp_decode(
+        self,
+        depth: int,
+        tokens: Int[Array, "B T"],
+        previous: Float[Array, "B T E"],
+        positions: Int[Array, "B T"],
+        valid: Bool[Array, "B T"],
+        cache: LayerCache,
+    ) -> tuple[Float[Array, "B T E"], LayerCache]:
+        """One depth over new tokens: its states, and its cache with them in it.
+
+        Args:
+            depth: from 1.
+            tokens: [B, T].
+            previous: [B, T, E], at each token the state before it of the depth before.
+            positions: [B, T] of the tokens in their rows.
+            valid: [B, T]; a token that is not valid writes nothing. None of the first `depth` of a row is.
+            cache: of this depth, from `init_mtp_cache` or an earlier call.
+        """
+        angles = self._angles(positions, capacity_of(cache))
+        embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
+        # Entries begin at the row's token number `depth`: its slot is the first, and none before it is empty.
+        return self.depths[depth - 1].decode(embedded, previous, angles, positions - depth, valid, cache)
+
+    def init_mtp_cache(self, rows: int, capacity: int) -> LayerCache:
+        """The cache of one prediction depth, without tokens."""
+        return self._empty_layer(rows, capacity)
+
     def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
         """The rotary tables that the layers turn by."""
         named = {plan.angles for plan in self.plans}
-        width, scaling = self.rotary.width(self.head_width), self.rotary.scaling
+        width, scaling = self.rotary.width(self._turning_width), self.rotary.scaling
         tables: Angles = {}
         if "global" in named:
             tables["global"] = rotary_table(
@@ -370,7 +471,7 @@ class CausalTransformer(nn.Module):
             cache: from `init_cache` or an earlier call.
         """
         # Keys stay turned in the cache, so frequencies that depend on a row's length take its longest.
-        capacity = next(iter(cache.values()))["key"].shape[1]
+        capacity = capacity_of(next(iter(cache.values())))
         angles = self._angles(positions, capacity)
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         written: Cache = {}
@@ -386,10 +487,12 @@ class CausalTransformer(nn.Module):
         """
         if capacity > self.max_seq_len:
             raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")
-        return {
-            name: empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
-            for name in self.bank.view.names
-        }
+        return {name: self._empty_layer(rows, capacity) for name in self.bank.view.names}
+
+    def _empty_layer(self, rows: int, capacity: int) -> LayerCache:
+        if self.mixer is not None:
+            return empty_latent_layer(rows, capacity, self.mixer, self.dtype)
+        return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
 
     def head_weight(self, params: Mapping[str, Any]) -> Float[Array, "E V"]:
         """The vocabulary matrix of a variables tree, or of its `params` collection."""
