@@ -485,7 +485,13 @@ CASES: Mapping[str, Case] = {
     ),
     "deepseek_v2_lite": Case(
         config="DeepseekV2Config",
-        fields={**DEEPSEEK, "q_lora_rank": None, "topk_method": "greedy", "attention_bias": True},
+        fields={
+            **DEEPSEEK,
+            "num_hidden_layers": 2,
+            "q_lora_rank": None,
+            "topk_method": "greedy",
+            "attention_bias": True,
+        },
         altered=({"num_experts_per_tok": 2},),
         experts=True,
     ),
@@ -507,6 +513,7 @@ CASES: Mapping[str, Case] = {
         config="DeepseekV3Config",
         fields={
             **DEEPSEEK,
+            "num_hidden_layers": 2,
             "q_lora_rank": None,
             "norm_topk_prob": False,
             "rope_interleave": False,
@@ -517,7 +524,7 @@ CASES: Mapping[str, Case] = {
     ),
     "deepseek_v3_yarn": Case(
         config="DeepseekV3Config",
-        fields={**DEEPSEEK, "qk_rope_head_dim": 32, "rope_scaling": WIDE},
+        fields={**DEEPSEEK, "num_hidden_layers": 2, "qk_rope_head_dim": 32, "rope_scaling": WIDE},
         altered=(
             {"rope_scaling": {**WIDE, "mscale_all_dim": 0}},
             {"rope_scaling": {**WIDE, "mscale": 1.4}},
