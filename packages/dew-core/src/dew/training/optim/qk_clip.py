@@ -56,7 +56,8 @@ def qk_clip(tau: float) -> optax.GradientTransformationExtraArgs:
         paths = set(_flat(params))
         if not any(map(partial(_makes_logits, paths), paths)):
             raise ValueError(
-                f"optim.optimizer='muonclip' rescales whole {QUERY} and {KEY} kernels, and the trained "
+                f"optim.optimizer='muonclip' rescales whole {QUERY} and {KEY} kernels, or {LATENT_QUERY} and "
+                f"{LATENT_KEY} ones, and the trained "
                 "parameters hold none (with lora they are factors, and trainable may leave them out); "
                 "use 'muon'"
             )
