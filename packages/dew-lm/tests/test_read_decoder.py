@@ -88,6 +88,19 @@ def test_dtypes_are_float32_unless_asked_for(tmp_path):
     assert dtypes(load_pretrained(tmp_path, dtype="float16"))[0] == jnp.float16
 
 
+def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path):
+    model = CausalTransformer(**BASE, param_dtype=jnp.bfloat16)
+    save_pretrained_decoder(model, nn.unbox(model.init(jax.random.key(0), TOKENS)), tmp_path / "one")
+    source = load_pretrained(tmp_path / "one")
+    source.save(tmp_path / "two")
+    files = [(tmp_path / each / "model.safetensors").read_bytes() for each in ("one", "two")]
+    assert files[0] == files[1]
+    source.save(tmp_path / "three", variables=source.variables)
+    assert {each.dtype.name for each in load_file(tmp_path / "three/model.safetensors").values()} == {
+        "float32"
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -84,6 +84,8 @@ class CausalTransformer(nn.Module):
         bias: which projections add a trained vector.
         scales: constant factors of embedding, residual branches, logits and attention scores.
         qk_norm: normalize queries and keys before the rotation: True in each head, `width` over all heads.
+        sinks: every head has a trained score that takes its share of the attention and has no value (arXiv
+            2508.10925).
         tie_embeddings: the head is the embedding, transposed.
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before it; None sees all
             before it.
@@ -128,6 +130,7 @@ class CausalTransformer(nn.Module):
     bias: Biases = Biases()
     scales: Scales = Scales()
     qk_norm: bool | Literal["width"] = False
+    sinks: bool = False
     tie_embeddings: bool = False
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] | None = None
@@ -274,6 +277,7 @@ class CausalTransformer(nn.Module):
             norm_kind=self.norm_kind,
             norm_eps=self.norm_eps,
             qk_norm=self.qk_norm,
+            sinks=self.sinks,
             bias=self.bias,
             pairs=self.rotary.pairs,
             residual=self.scales.residual,
