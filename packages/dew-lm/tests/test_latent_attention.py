@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 
@@ -67,7 +68,7 @@ def generated(model, variables, ids, cuts, capacity=T):
     cache = model.init_cache(2, capacity)
     step = jax.jit(functools.partial(model.apply, method="decode"))
     states = []
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in itertools.pairwise(cuts):
         places = np.broadcast_to(np.arange(first, last), (2, last - first))
         valid = np.ones(places.shape, bool)
         state, cache = step(variables, ids[:, first:last], places, valid, cache)

@@ -32,7 +32,7 @@ LATENT_QUERY, LATENT_KEY = "q_b_proj", "kv_b_proj"
 """The same of latent attention: queries (or `q_proj`), and keys with each head's value behind its key."""
 
 MAXIMA, STILL = "max_logits", "qk_nope"
-"""What a layer reports: the largest logits, and of latent attention the width of a head that does not turn."""
+"""What a layer reports: the largest logits, and of latent attention the part of a head that does not turn."""
 
 type Path = tuple[str, ...]
 
@@ -144,8 +144,8 @@ def _makes_logits(paths: set[Path], path: Path) -> bool:
 def _unfit(layer: Path, heads: int, columns: Mapping[str, int]) -> ValueError:
     return ValueError(
         f"qk_stats reports {heads} heads of {'/'.join(layer)}, whose {' and '.join(columns)} kernels have "
-        f"{' and '.join(map(str, columns.values()))} columns among the trained parameters; QK-Clip needs both "
-        "whole, so train them, or use optim.optimizer='muon'"
+        f"{' and '.join(map(str, columns.values()))} columns among the trained parameters; QK-Clip needs "
+        "both whole, so train them, or use optim.optimizer='muon'"
     )
 
 

@@ -45,8 +45,8 @@ def latent(sizes: Mapping[str, int]) -> Group:
         heads = config.get("num_attention_heads")
         if config.get("num_key_value_heads") not in (None, heads):
             raise ValueError(
-                f"config.json num_key_value_heads={config['num_key_value_heads']}: latent attention has a key "
-                f"head for each of the num_attention_heads={heads}"
+                f"config.json num_key_value_heads={config['num_key_value_heads']}: latent attention has a "
+                f"key head for each of the num_attention_heads={heads}"
             )
         given = {name: config.get(name) for name in sizes}
         missing = {name: size for name, size in sizes.items() if given[name] is None}

@@ -110,7 +110,9 @@ class IndexerTraining:
         if self.phase not in ("warmup", "sparse"):
             raise ValueError(f"indexer phase={self.phase!r} must be 'warmup' or 'sparse'")
         if not self.weight > 0:
-            raise ValueError(f"indexer weight={self.weight} must be above 0; leave indexer out to train without")
+            raise ValueError(
+                f"indexer weight={self.weight} must be above 0; leave indexer out to train without"
+            )
 
 
 @dataclass(frozen=True)

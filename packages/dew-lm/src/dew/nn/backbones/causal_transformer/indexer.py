@@ -1,7 +1,7 @@
 """The lightning indexer of sparse attention (DeepSeek-V3.2, arXiv 2512.02556, section 2.1).
 
-Dimensions: B rows, T queries, S keys, H attention heads, J index heads, D width, E model width, Q width of the
-queries' latent vector.
+Dimensions: B rows, T queries, S keys, H attention heads, J index heads, D width, E model width, Q width of
+the queries' latent vector.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class CausalTransformer(nn.Module):
         num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
             with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
             logits do not depend on them.
-        mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
-            query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
+        mixer: latent attention in place of plain attention. It has its own head widths and a key head for
+            each query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
             see `dew.nn.frequencies.score_factor`.
 
     Raises:
