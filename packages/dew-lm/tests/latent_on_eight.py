@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.nn.backbones.causal_transformer.mixers import MLA
+from dew.nn.backbones.causal_transformer import MLA, CausalTransformer
 from dew.objectives.lm import IndexerTraining, LMObjective
 from dew.objectives.lm.batch import SEGMENTS_KEY
 from dew.training import Layout, MeshSpec, Trainer, build_mesh

@@ -18,11 +18,10 @@ from dew.config import ModelConfig, OptimConfig
 from dew.lora import LoRA
 from dew.lora.objective import adapted
 from dew.nn.attention import scaled_dot_product_attention
-from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.backbones.causal_transformer import MLA, CausalTransformer
 from dew.nn.backbones.causal_transformer.config import Rotary
 from dew.nn.backbones.causal_transformer.cost import active_weights
 from dew.nn.backbones.causal_transformer.indexer import Index, index_scores, selected_keys
-from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.frequencies import attention_factor, score_factor
 from dew.nn.rotary_scaling import RotaryScaling
 from dew.nn.sharding import unboxed

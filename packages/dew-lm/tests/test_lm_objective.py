@@ -12,7 +12,7 @@ from dew.artifacts import TokenScores
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step, scalar_loss, thaw, under
-from dew.objectives.lm import IndexerTraining, LMObjective, Samples
+from dew.objectives.lm import LMObjective, Samples
 from dew.sampling import Sampling
 from dew.training import MeshSpec, Trainer
 
@@ -239,7 +239,6 @@ def test_units_are_the_predicted_tokens():
     "fields",
     [
         {"loss_role": "assistant"},
-        {"indexer": IndexerTraining("warmup")},
     ],
     ids=lambda fields: next(iter(fields)),
 )
@@ -252,8 +251,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
     "fields",
     [
         {"roles": TOKENS},
-        {"indexer": True},
-        {"routes": (TOKENS, None)},
     ],
     ids=lambda fields: next(iter(fields)),
 )

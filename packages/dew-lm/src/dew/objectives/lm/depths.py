@@ -97,9 +97,7 @@ def depth_mean(depths: Mean) -> jax.Array:
     return jnp.mean(jnp.where(live, total, 0) / jnp.where(live, mass, 1))
 
 
-def depth_weights(
-    weights: jax.Array, depths: int, segment_ids: jax.Array | None
-) -> jax.Array:
+def depth_weights(weights: jax.Array, depths: int, segment_ids: jax.Array | None) -> jax.Array:
     """Which targets count at every depth, [D, B, S].
 
     Args:
