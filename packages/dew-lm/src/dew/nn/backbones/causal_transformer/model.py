@@ -104,8 +104,7 @@ class CausalTransformer(nn.Module):
             with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
             logits do not depend on them.
         mixer: latent attention in place of plain attention. It has its own head widths and a key head for
-            each query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
-            see `dew.nn.frequencies.score_factor`.
+            each query head, and with YaRN a factor on the scores, `dew.nn.frequencies.score_factor`.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
