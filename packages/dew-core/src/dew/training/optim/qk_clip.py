@@ -137,8 +137,10 @@ def _latent_factors(
 
 def _makes_logits(paths: set[Path], path: Path) -> bool:
     """Whether a query kernel stands at `path`, and its keys' kernel beside it."""
-    keys = {QUERY: (KEY, LATENT_KEY), LATENT_QUERY: (LATENT_KEY,)}.get(path[-2] if len(path) > 1 else "", ())
-    return path[-1] == "kernel" and any((*path[:-2], key, "kernel") in paths for key in keys)
+    if path[-1:] != ("kernel",) or len(path) < 2:
+        return False
+    keys = {QUERY: (KEY, LATENT_KEY), LATENT_QUERY: (LATENT_KEY,)}.get(path[-2], ())
+    return any((*path[:-2], key, "kernel") in paths for key in keys)
 
 
 def _unfit(layer: Path, heads: int, columns: Mapping[str, int]) -> ValueError:

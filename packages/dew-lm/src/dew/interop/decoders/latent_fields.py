@@ -48,7 +48,7 @@ def latent(sizes: Mapping[str, int]) -> Group:
                 f"config.json num_key_value_heads={config['num_key_value_heads']}: latent attention has a "
                 f"key head for each of the num_attention_heads={heads}"
             )
-        given = {name: config.get(name) for name in sizes}
+        given: dict[str, Any] = {name: config.get(name) for name in sizes}
         missing = {name: size for name, size in sizes.items() if given[name] is None}
         if "q_lora_rank" in config:
             # Null is said on purpose: queries without a latent vector.
