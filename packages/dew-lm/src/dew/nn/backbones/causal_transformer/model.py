@@ -199,7 +199,9 @@ class CausalTransformer(nn.Module):
                 self.hidden_size,
                 dtype=self.dtype,
                 param_dtype=self.param_dtype,
-                embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), None, "embed"),
+                embedding_init=named_axes(
+                    nn.initializers.normal(self.hidden_size**-0.5), "position", "embed"
+                ),
             )
         # Decoding keeps nothing for a gradient, so only the full forward is recomputed.
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
