@@ -40,7 +40,7 @@ MODELS = {
         tie_embeddings=True,
         rotary=Rotary(local_theta=100.0, fraction=0.5, pairs="neighbours"),
     ),
-    "one key head, learned positions, recomputed": CausalTransformer(
+    "one key head, recomputed": CausalTransformer(
         **COMMON,
         num_heads=8,
         num_kv_heads=1,
