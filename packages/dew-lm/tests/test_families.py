@@ -49,6 +49,16 @@ MARGIN = 10
 """A tolerance is so many times what transformers itself loses in float32."""
 
 
+QUICK = ("llama", "gemma3_text", "gpt2", "gpt_neox", "phi3", "olmo2", "glm4", "cohere2")
+"""Between them they have every part of the decoder; the others are compiled in the long run and, live, in
+test_families_oracle.py."""
+
+
+def some(names):
+    """The names, all but the quick ones marked as slow."""
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def drawn(name):
     """The tensors of a case under the names of its file."""
     kept = GOLDEN[name]
@@ -92,7 +102,7 @@ def value_and_gradients(model, variables, ids):
     return np.asarray(logits), gradients
 
 
-@pytest.mark.parametrize("name", cases.CASES)
+@pytest.mark.parametrize("name", some(cases.CASES))
 def test_logits_and_gradients_are_those_of_transformers(name, tmp_path):
     kept, case = GOLDEN[name], cases.CASES[name]
     source = load_pretrained(folder(name, tmp_path))
@@ -201,7 +211,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", MODEL_TYPES)
+@pytest.mark.parametrize("name", some(MODEL_TYPES))
 def test_a_size_that_the_tensors_do_not_have_is_refused(name):
     case = next(each for each in cases.CASES if GOLDEN[each]["config"]["model_type"] == name)
     config, family = GOLDEN[case]["config"], family_of(name)
