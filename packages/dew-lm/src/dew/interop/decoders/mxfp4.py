@@ -34,11 +34,6 @@ class PackedTensor(StoredTensor):
 
     scales: StoredTensor
 
-    @property
-    def numpy_dtype(self) -> np.dtype:
-        """bfloat16."""
-        return jnp.dtype(jnp.bfloat16)
-
     def read(self) -> np.ndarray:
         """The values. Both files are mapped for as long as that takes."""
         return values_of(super().read(), self.scales.read()).astype(jnp.bfloat16)
@@ -79,7 +74,7 @@ def _packed(name: str, blocks: StoredTensor, scales: StoredTensor | None) -> Pac
         )
     experts, columns, groups, _ = blocks.shape
     shape = (experts, 2 * BYTES * groups, columns)
-    return PackedTensor(blocks.path, blocks.name, shape, blocks.dtype, scales)
+    return PackedTensor(blocks.path, blocks.name, shape, "BF16", scales)
 
 
 def values_of(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
