@@ -1,6 +1,7 @@
 """`dew.pipeline` and `dew generate` over the directory of a run."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -300,6 +301,51 @@ def test_a_message_is_answered_in_the_runs_own_template(tmp_path, capsys):
     (tmp_path / "talk.json").write_text('[{"role": "user", "content": "abc"}]')
     generate(directory, "--prompts", str(tmp_path / "talk.json"), "--seed", "3")
     assert capsys.readouterr().out == answer
+
+
+@pytest.fixture(scope="module")
+def published(run, tmp_path_factory):
+    """The run's model as a folder, whose policy has more than `Sampling` says."""
+    folder = tmp_path_factory.mktemp("published") / "model"
+    dew.inference.export_run(run, folder)
+    file = folder / "generation_config.json"
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "no_repeat_ngram_size": 1, "max_new_tokens": 9})
+    )
+    return str(folder)
+
+
+def test_a_published_model_follows_its_own_generation_config(run, published, capsys):
+    task = dew.pipeline(published)
+    assert task.sampling == dew.pipeline(run).sampling
+    assert generate(published, "def ", "--seed", "3") == 0
+    expected = task("def ", seed=3)
+    assert capsys.readouterr().out == f"def {expected.text[0]}\n"
+    drawn = expected.tokens[0].tolist()
+    assert len(set(drawn)) == len(drawn) == 13
+
+
+def test_a_policy_from_the_command_line_replaces_a_published_models_chain(published, capsys):
+    generate(published, "def ", "--temperature", "0", "--seed", "3")
+    greedy = dew.pipeline(published)("def ", seed=3, sampling=Sampling(temperature=0, top_k=40)).text[0]
+    assert capsys.readouterr().out == f"def {greedy}\n"
+
+
+def test_what_a_published_model_cannot_do_is_refused_before_it_is_opened(
+    published, unopened, tmp_path, capsys
+):
+    folder = tmp_path / "copy"
+    shutil.copytree(published, folder)
+    (folder / "generation_config.json").write_text('{"guidance_scale": 2.0}')
+    assert generate(str(folder), "x") == 2
+    assert "guidance_scale=2.0" in capsys.readouterr().err
+    assert generate(published, "x", "--chat") == 2
+    assert "no chat template" in capsys.readouterr().err
+
+
+def test_arguments_of_runs_are_refused_for_a_published_model(published):
+    with pytest.raises(ValueError, match="step=3 belongs to a run"):
+        dew.pipeline(published, step=3)
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):

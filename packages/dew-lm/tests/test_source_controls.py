@@ -18,7 +18,7 @@ from dew.inference.text import RunProcessor, TextGeneration
 from dew.inference.text.controls import CONTROLS
 from dew.inference.text.source import source_task
 from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.sampling import Beam, Sampling, StepState, decoding
+from dew.sampling import Beam, Sampling, Speculative, StepState, decoding
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = importlib.util.spec_from_file_location("make_controls_golden", ROOT / "tools/make_controls_golden.py")
@@ -209,15 +209,13 @@ def test_beams_are_a_search_whose_chain_ends_after_the_processors():
     ],
 )
 def test_prediction_depths_draft_as_many_tokens_as_the_source_says(generation, block, confidence):
-    speculative = pytest.importorskip("dew.sampling.text.speculative")
     model = SimpleNamespace(**vars(MODEL), num_nextn_predict_layers=2)
     made = task({"use_mtp": True, **generation}, model=model)
-    assert made.strategy == speculative.Speculative(block, confidence)
+    assert made.strategy == Speculative(block, confidence)
     assert task(generation, model=model).strategy is None
 
 
 def test_drafting_without_prediction_depths_is_refused():
-    pytest.importorskip("dew.sampling.text.speculative")
     with pytest.raises(ValueError, match="prediction depths"):
         task({"use_mtp": True})
 

@@ -112,6 +112,30 @@ def test_ids_beyond_the_vocabulary_spell_nothing():
     assert not bool(ended(criterion, *rows_of([[97, 5000]], 0))[0])
 
 
+class Marked:
+    """A tokenizer of transformers without a backend: `_` begins a word, and the first one is dropped."""
+
+    pieces = ("_a", "b", "_", "abcdef", "_b")
+
+    def get_vocab(self):
+        return {piece: number for number, piece in enumerate(self.pieces)}
+
+    def encode(self, text, *, add_special_tokens):
+        return [self.pieces.index(text)]
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.pieces[each] for each in ids]
+
+    def convert_tokens_to_string(self, tokens):
+        return "".join(tokens).replace("_", " ").removeprefix(" ")
+
+
+def test_a_tokenizer_without_a_backend_is_read_behind_an_ordinary_prefix():
+    criterion = decoding.stop_strings(Marked(), "b a")
+    found = [bool(ended(criterion, *rows_of([row], 0))[0]) for row in ([1, 0], [4, 0], [1, 2], [0, 0])]
+    assert found == [True, True, False, False]
+
+
 def test_what_may_begin_a_string_is_pending():
     strings = ("stop", "\n\n")
     found = {text: pending(text, strings) for text in ("", "a", "as", "a sto", "stop", "\n", "ts")}

@@ -12,6 +12,7 @@ from dew.inference.text.asking import Asked
 from dew.sampling.decoding import Sample, Stopping, stop_strings
 from dew.sampling.text import Generation
 from dew.sampling.text.checks import row_keys
+from dew.sampling.text.config import Sampling
 
 if TYPE_CHECKING:
     from dew.inference.text.options import TextOptions
@@ -59,7 +60,7 @@ def _streamed(options: TextOptions, task: TextGeneration, asked: Asked, seed: in
         [asked.ids(_processor(task))],
         options.max_new_tokens,
         seed=seed,
-        sampling=options.sampling,
+        sampling=_policy(options, task),
         stopping=_criteria(options, task),
     )
     yield asked.text or ""
@@ -82,7 +83,7 @@ def _rows(
             options.max_new_tokens,
             key=row_keys(None, seed, len(some), first=first),
             n=options.n,
-            sampling=options.sampling,
+            sampling=_policy(options, task),
             stopping=criteria,
         ).host()
         for row, text in enumerate(drawn.text):
@@ -95,6 +96,11 @@ def _criteria(options: TextOptions, task: TextGeneration) -> tuple[Stopping, ...
         return tuple(task.stopping)
     added: Any = stop_strings(task.processor, options.stop, vocab_size=int(task.model.vocab_size))
     return (*task.stopping, added)
+
+
+def _policy(options: TextOptions, task: TextGeneration) -> Sampling | None:
+    """The user's policy, or None where it is the task's own, whose chain then stays."""
+    return None if options.sampling == task.sampling else options.sampling
 
 
 def _processor(task: TextGeneration) -> ChatProcessor:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dew.inference.text.asking import Asked, as_messages, file_prompts
+from dew.inference.text.published import json_object, read_controls, sampling_of
 from dew.sampling.text.config import Sampling
 
 if TYPE_CHECKING:
     from dew.config import RunConfig
     from dew.inference.text.task import TextGeneration
 
+SOURCE_FILES = ("generation_config.json", "config.json")
 SCREEN = "-"
 """The output that is standard output."""
 
@@ -68,6 +70,22 @@ class TextOptions:
         sampling = getattr(config, "sampling", None)
         return cls(sampling=sampling if isinstance(sampling, Sampling) else Sampling())
 
+    @classmethod
+    def of_source(cls, folder: str) -> Self:
+        """The options as a published model's files have them; 64 tokens where they set no limit.
+
+        Raises:
+            ValueError: controls that are not known or not done here, or a file that is no JSON object.
+        """
+        generation, config = (json_object(os.path.join(folder, name)) for name in SOURCE_FILES)
+        controls = read_controls(generation, config)
+        unlimited = controls.get("max_new_tokens") is controls.get("max_length") is None
+        return cls(
+            sampling=sampling_of(controls),
+            max_new_tokens=64 if unlimited else controls.get("max_new_tokens"),
+            n=controls.get("num_return_sequences", 1),
+        )
+
     def asked(self) -> list[Asked]:
         """Every prompt, in order.
 
@@ -86,11 +104,11 @@ class TextOptions:
             raise ValueError("there is no prompt: give a PROMPT, or a file of them as --prompts FILE")
         return [as_messages(each) for each in given] if self.chat else given
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: object) -> None:
         """Refuse what can be known to fail before a model is read.
 
         Args:
-            config: of the run.
+            config: of the run, or another record that names its `tokenizer`.
 
         Raises:
             ValueError: no prompt, one that the run's tokenizer cannot read, an output that is there, or a

@@ -5,9 +5,11 @@ A control's value is that of `generation_config.json`, else of `config.json`, el
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from dew.inference.text.controls import CONTROLS, KINDS, Control
 from dew.sampling.text.config import Sampling
@@ -162,3 +164,21 @@ def sampling_of(controls: Controls) -> Sampling:
         top_p=controls.get("top_p", 1.0),
         min_p=controls.get("min_p", 0.0),
     )
+
+
+def json_object(path: str) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no file.
+
+    Raises:
+        ValueError: it holds no object.
+    """
+    file = Path(path)
+    if not file.is_file():
+        return {}
+    try:
+        found: object = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return cast("dict[str, Any]", found)

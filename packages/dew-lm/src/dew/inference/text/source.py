@@ -11,7 +11,7 @@ from dew.inference.text.processor import SourceProcessor
 from dew.inference.text.published import Controls, read_controls, sampling_of
 from dew.inference.text.task import TextGeneration
 from dew.sampling.decoding import Stopping, stop_strings
-from dew.sampling.text import Beam, Sampling, Strategy
+from dew.sampling.text import Beam, Sampling, Speculative, Strategy
 
 
 def source_task(
@@ -97,8 +97,6 @@ def strategy_of(controls: Controls, sampling: Sampling, model: Any) -> Strategy 
         )
     if not controls.get("use_mtp"):
         return None
-    from dew.sampling.text import Speculative
-
     # As many as the model has depths for, where the source does not say.
     drafted = controls.get("num_assistant_tokens", getattr(model, "num_nextn_predict_layers", 0) or 1)
     confidence = float(controls.get("assistant_confidence_threshold", 0.0))

@@ -95,6 +95,7 @@ def dew_components() -> Iterator[Component]:
         "llama",
         "dew.interop.decoders:read_decoder",
         "Decoder folders in Hugging Face's layout, by their model_type.",
+        config="dew.inference.text.options:TextOptions",
         aliases=tuple(name for name in MODEL_TYPES if name != "llama"),
     )
     yield Component(
