@@ -170,7 +170,13 @@ def main() -> None:
                 for what in POLICIES:
                     report(
                         "decode_rate",
-                        config={**SIZES[name], "inner": INNER[name], "rows": rows, "prompt": PROMPT, "new": NEW},
+                        config={
+                            **SIZES[name],
+                            "inner": INNER[name],
+                            "rows": rows,
+                            "prompt": PROMPT,
+                            "new": NEW,
+                        },
                         model=name,
                         kind=what,
                         against="transformers.generate",
