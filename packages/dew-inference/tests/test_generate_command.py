@@ -1,5 +1,7 @@
 """`dew.pipeline` and `dew generate` over the directory of a run."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from dew.config import ModelConfig
 from dew.data import DataPartition
 from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
+from dew.inference.tasks import command
 from dew.inference.text import TextGeneration
 from dew.objectives.lm import LMRunConfig
 from dew.sampling import Sampling
@@ -142,6 +145,12 @@ def test_an_empty_prompt_continues_a_newline(run, capsys):
     ("words", "said"),
     [
         (["x", "--n", "0"], "n=0"),
+        (["x", "--batch", "0"], "batch=0"),
+        (["x", "--stop", ""], "empty string"),
+        (["x", "--chat"], "no chat template"),
+        (["x", "--prompts", "absent.txt"], "absent.txt"),
+        (["--prompts", "absent.txt"], "absent.txt: No such file"),
+        (["x", "--output", "absent/rows.jsonl"], "lies in no folder"),
         (["x", "--max-new-tokens", "0"], "max_new_tokens=0"),
         (["x", "--max-new-tokens", "100"], "max_seq_len=64"),
         (["x", "--top-p", "2"], "top_p=2.0"),
@@ -156,6 +165,187 @@ def test_a_mistake_is_one_message_and_exit_status_two(run, capsys, words, said):
     captured = capsys.readouterr()
     assert said in captured.err + captured.out
     assert "Traceback" not in captured.err
+
+
+@pytest.fixture
+def unopened(monkeypatch):
+    """A command that fails where it opens a model."""
+
+    def opened(*_, **__):
+        raise AssertionError("a model was opened")
+
+    monkeypatch.setattr(command, "pipeline", opened)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.txt", "one\n\nthree\n", "line 2 holds no prompt"),
+        ("a.txt", "", "there is no prompt"),
+        ("a.jsonl", '{"prompt": "a"}\n{"text": "b"}\n', "line 2 is no prompt"),
+        ("a.jsonl", '{"prompt": "a"}\n{"prompt"\n', "line 2 is no JSON"),
+        (
+            "a.jsonl",
+            '{"messages": [{"role": "user", "content": "a"}]}',
+            "line 1: tokenizer 'byte' has no chat",
+        ),
+        ("a.json", '{"prompt": "a"}', "holds no list"),
+        ("a.json", '["a", 5]', "entry 2 is no prompt"),
+    ],
+)
+def test_a_file_that_holds_no_prompts_is_refused_before_a_model_is_opened(
+    run, unopened, tmp_path, capsys, name, text, said
+):
+    (tmp_path / name).write_text(text)
+    assert generate(run, "--prompts", str(tmp_path / name)) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["x", "--output", "{there}"], "is there already"),
+        (["x", "--prompts", "{there}"], "give one of the two"),
+        (["--prompts", "{latin}"], "not UTF-8 at byte 1"),
+        ([], "give a PROMPT, or a file"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_a_model_is_opened(
+    run, unopened, tmp_path, capsys, words, said
+):
+    (tmp_path / "there").write_text("x")
+    (tmp_path / "latin").write_bytes(b"a\xe9")
+    names = {each: str(tmp_path / each) for each in ("there", "latin")}
+    assert generate(run, *(word.format(**names) for word in words)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_of_prompts_draws_what_its_prompts_draw_together(run, tmp_path, capsys):
+    (tmp_path / "prompts.txt").write_text("def \nclass X\nimport\n")
+    generate(run, "--prompts", str(tmp_path / "prompts.txt"), "--seed", "3", "--batch", "2")
+    told = capsys.readouterr().out
+    texts = dew.pipeline(run)(["def ", "class X", "import"], seed=3).text
+    assert told == "".join(
+        f"--- {number} of 3\n{prompt}{text}\n"
+        for number, (prompt, text) in enumerate(zip(["def ", "class X", "import"], texts, strict=True), 1)
+    )
+
+
+def test_responses_are_written_with_their_ids_and_both_likelihoods(run, tmp_path, capsys):
+    record = {"prompt": "def ", "id": "first"}
+    (tmp_path / "prompts.jsonl").write_text(f"{json.dumps(record)}\n\n{json.dumps('class X')}\n")
+    rows = tmp_path / "rows.jsonl"
+    words = ["--prompts", str(tmp_path / "prompts.jsonl"), "--output", str(rows), "--seed", "3", "--n", "2"]
+    assert generate(run, *words) == 0
+    assert capsys.readouterr().out == f"4 responses are in {rows}\n"
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    drawn = dew.pipeline(run)(["def ", "class X"], seed=3, n=2)
+    assert [(each["request"], each["continuation"]) for each in lines] == [
+        (record, 0),
+        (record, 1),
+        ("class X", 0),
+        ("class X", 1),
+    ]
+    assert [each["text"] for each in lines] == list(drawn.text)
+    for row, line in enumerate(lines):
+        assert line["tokens"] == drawn.tokens[row, drawn.prompt_width :].tolist()
+        for name in ("behavior_log_probs", "raw_log_probs"):
+            assert line[name] == pytest.approx(getattr(drawn, name)[row].tolist(), abs=1e-5)
+        assert line["terminated"] is False
+
+
+def test_a_response_stops_before_a_string_and_says_so(run, capsys):
+    whole = dew.pipeline(run)("def ", seed=3).text[0]
+    string = whole[4:6]
+    generate(run, "def ", "--seed", "3", "--stop", string, "--stop", "never so")
+    assert capsys.readouterr().out == f"def {whole[: whole.index(string)]}\n"
+    generate(run, "def ", "--seed", "3", "--stop", string, "--output", "-")
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["text"], found["terminated"]) == (whole[: whole.index(string)], True)
+    assert bytes(found["tokens"]).decode(errors="replace").endswith(string)
+
+
+def test_a_message_is_answered_in_the_runs_own_template(tmp_path, capsys):
+    vocabulary = {character: number for number, character in enumerate("abcdefgh<>|: ")}
+    tokenizer = hf.Tokenizer(hf.models.WordLevel(vocabulary, unk_token=" "))
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = hf.decoders.Fuse()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for message in messages %}<{{ message.role }}:{{ message.content }}>{% endfor %}"
+        "{% if add_generation_prompt %}<a:{% endif %}"
+    )
+    (tmp_path / "text.txt").write_text("a b c\n" * 200)
+    config = LMRunConfig(
+        model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
+        data=TextFiles(path=str(tmp_path / "text.txt"), seq_len=32),
+        tokenizer=str(tmp_path),
+        ema_decay=None,
+        sample_prompt="a",
+        sample_tokens=6,
+    )
+    directory = str(tmp_path / "run")
+    config.save(directory)
+    state = Trainer(config.build(), optax.sgd(0.1), key=jax.random.key(0)).initial_state()
+    checkpoints = Checkpoints(f"{directory}/checkpoints")
+    checkpoints.save(1, state, None)
+    checkpoints.wait()
+    generate(directory, "abc", "--chat", "--seed", "3")
+    answer = capsys.readouterr().out
+    task = dew.pipeline(directory)
+    assert answer == task("<user:abc><a:", seed=3).text[0] + "\n"
+    assert answer == task([{"role": "user", "content": "abc"}], seed=3).text[0] + "\n"
+    (tmp_path / "talk.json").write_text('[{"role": "user", "content": "abc"}]')
+    generate(directory, "--prompts", str(tmp_path / "talk.json"), "--seed", "3")
+    assert capsys.readouterr().out == answer
+
+
+@pytest.fixture(scope="module")
+def published(run, tmp_path_factory):
+    """The run's model as a folder, whose policy has more than `Sampling` says."""
+    folder = tmp_path_factory.mktemp("published") / "model"
+    dew.inference.export_run(run, folder)
+    file = folder / "generation_config.json"
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "no_repeat_ngram_size": 1, "max_new_tokens": 9})
+    )
+    return str(folder)
+
+
+def test_a_published_model_follows_its_own_generation_config(run, published, capsys):
+    task = dew.pipeline(published)
+    assert task.sampling == dew.pipeline(run).sampling
+    assert generate(published, "def ", "--seed", "3") == 0
+    expected = task("def ", seed=3)
+    assert capsys.readouterr().out == f"def {expected.text[0]}\n"
+    drawn = expected.tokens[0].tolist()
+    assert len(set(drawn)) == len(drawn) == 13
+
+
+def test_a_policy_from_the_command_line_replaces_a_published_models_chain(published, capsys):
+    generate(published, "def ", "--temperature", "0", "--seed", "3")
+    greedy = dew.pipeline(published)("def ", seed=3, sampling=Sampling(temperature=0, top_k=40)).text[0]
+    assert capsys.readouterr().out == f"def {greedy}\n"
+
+
+def test_what_a_published_model_cannot_do_is_refused_before_it_is_opened(
+    published, unopened, tmp_path, capsys
+):
+    folder = tmp_path / "copy"
+    shutil.copytree(published, folder)
+    (folder / "generation_config.json").write_text('{"guidance_scale": 2.0}')
+    assert generate(str(folder), "x") == 2
+    assert "guidance_scale=2.0" in capsys.readouterr().err
+    assert generate(published, "x", "--chat") == 2
+    assert "no chat template" in capsys.readouterr().err
+
+
+def test_arguments_of_runs_are_refused_for_a_published_model(published):
+    with pytest.raises(ValueError, match="step=3 belongs to a run"):
+        dew.pipeline(published, step=3)
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):

@@ -15,7 +15,7 @@ from flax import linen as nn
 from dew.inference import Server, TextGeneration
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.sampling import Sampling
-from dew.sampling.decoding import MaxNewTokens
+from dew.sampling.decoding import ForcedEOS, MaxNewTokens, NoRepeatNGram, SuppressTokens, Temperature
 
 POISON = 40
 """An id whose embedding is NaN."""
@@ -50,6 +50,25 @@ def test_a_failed_request_keeps_its_error_and_leaves_its_row_clean(task, server)
     for served in (beside.result(), after):
         np.testing.assert_array_equal(served.tokens, expected.tokens)
         np.testing.assert_allclose(served.raw_log_probs, expected.raw_log_probs, atol=1e-5, rtol=0)
+
+
+def test_a_served_row_reads_its_own_history_and_its_own_budget(task):
+    """Rows of a server have slots for more tokens than a request may draw."""
+    chain = (NoRepeatNGram(2), SuppressTokens(POISON), ForcedEOS(3), Temperature(1.5))
+    task = replace(task, logits=chain, sampling=Sampling(eos_id=3, pad_id=1))
+    server = Server.from_task(task, slots=2, capacity=48)
+    prompts = [([5, 6, 5], 4), ([7, 8], 9), ([5], 6)]
+    tickets = [server.submit(prompt, budget, seed=budget) for prompt, budget in prompts]
+    server.run()
+    for (prompt, budget), ticket in zip(prompts, tickets, strict=True):
+        expected = task(prompt, budget, seed=budget)
+        np.testing.assert_array_equal(ticket.result().tokens, expected.tokens)
+        assert expected.tokens[0, -1] in (1, 3)
+
+
+def test_an_id_the_model_lacks_is_refused_by_the_server(task):
+    with pytest.raises(ValueError, match="names the id 41"):
+        Server.from_task(replace(task, logits=(SuppressTokens(41),)), slots=2, capacity=48)
 
 
 def test_a_batch_with_a_failing_prompt_raises_after_the_others_ran(server):

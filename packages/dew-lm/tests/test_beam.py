@@ -210,7 +210,14 @@ def test_beams_for_every_prefix_find_the_best_of_all_continuations(penalty):
 def chain_draws(table, budget, strategy, end):
     sampling = Sampling(eos_id=end)
     return Decoding.prepare(
-        Chain(), {"params": {"table": table}}, [[0]], budget, seed=0, n=5, sampling=sampling, strategy=strategy
+        Chain(),
+        {"params": {"table": table}},
+        [[0]],
+        budget,
+        seed=0,
+        n=5,
+        sampling=sampling,
+        strategy=strategy,
     ).draws()
 
 

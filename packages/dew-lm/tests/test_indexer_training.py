@@ -230,6 +230,7 @@ def test_a_checkpoint_that_lacks_more_than_the_indexer_is_refused():
         ("sparse", {}, {}, "index_topk is unset; set it, or use phase='warmup'"),
         ("sparse", {"index_n_heads": None, "index_head_dim": None}, {}, "the model has none"),
         ("warmup", {}, {"z_loss": 1e-4}, "z_loss=0.0001 with indexer phase='warmup'"),
+        ("warmup", {}, {"loss_role": 2}, "loss_role='2' with indexer phase='warmup'"),
         ("warmup", {}, {"qk_stats": True}, "qk_stats=True with indexer phase='warmup'"),
     ],
 )

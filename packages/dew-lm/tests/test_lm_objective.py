@@ -236,30 +236,6 @@ def test_units_are_the_predicted_tokens():
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"loss_role": "assistant"},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_arguments_without_a_function_yet_are_refused_by_name(fields):
-    with pytest.raises(ValueError, match=rf"LMObjective: {next(iter(fields))} needs"):
-        objective(**fields)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"roles": TOKENS},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_scoring_arguments_without_a_function_yet_are_refused_by_name(fields):
-    with pytest.raises(ValueError, match=rf"token_scores: {next(iter(fields))} needs"):
-        objective().token_scores(VARIABLES, TOKENS, **fields)
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"head_chunks": 0}, "head_chunks=0"),

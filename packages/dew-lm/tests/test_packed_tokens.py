@@ -170,13 +170,6 @@ def test_a_corpus_of_single_ids_is_refused(tmp_path):
         PackedTokens(path=str(tmp_path)).load(batch=1)
 
 
-@pytest.mark.parametrize("name", ["train.array_record", "train-00000-of-00002.parquet"])
-def test_other_stores_are_refused_by_their_suffix(tmp_path, name):
-    (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=rf"{name}: this kind of token store is not supported"):
-        PackedTokens(path=str(tmp_path)).load(batch=1)
-
-
 def test_ids_outside_the_tokenizers_vocabulary_are_named(tmp_path):
     write(tmp_path, documents(5, first=300))
     rows = PackedRows(source(tmp_path), PackingPlan.of(source(tmp_path), end=END, seq_len=7), 7, 256)

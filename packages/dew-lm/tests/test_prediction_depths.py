@@ -37,7 +37,8 @@ def drawn(model, scale=3.0):
     keys = jax.random.split(jax.random.key(2), len(leaves))
     noise = [0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(
-        structure, [leaf * (scale if leaf.ndim > 1 else 1) + each for leaf, each in zip(leaves, noise, strict=True)]
+        structure,
+        [leaf * (scale if leaf.ndim > 1 else 1) + each for leaf, each in zip(leaves, noise, strict=True)],
     )
 
 
@@ -193,13 +194,22 @@ def test_statistics_add_over_microbatches_and_divide_once():
 def test_the_depths_and_the_decoder_learn_from_the_term():
     def gradient(weight):
         training = objective(mtp_weight=weight)
-        return jax.jit(jax.grad(lambda held: scalar_loss(training, held, {"text": TOKENS}, STEP)[0]))(VARIABLES)
+        return jax.jit(jax.grad(lambda held: scalar_loss(training, held, {"text": TOKENS}, STEP)[0]))(
+            VARIABLES
+        )
 
     with_term, without = gradient(0.3)["params"], gradient(0.0)["params"]
     assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(with_term["depths_1"]))
     assert all(float(jnp.abs(leaf).max()) == 0 for leaf in jax.tree.leaves(without["depths_0"]))
-    assert float(jnp.abs(with_term["layers_0"]["mlp"]["up_proj"]["kernel"]
-                         - without["layers_0"]["mlp"]["up_proj"]["kernel"]).max()) > 1e-3
+    assert (
+        float(
+            jnp.abs(
+                with_term["layers_0"]["mlp"]["up_proj"]["kernel"]
+                - without["layers_0"]["mlp"]["up_proj"]["kernel"]
+            ).max()
+        )
+        > 1e-3
+    )
 
 
 def test_logits_do_not_depend_on_the_depths():

@@ -182,7 +182,9 @@ def test_likelihoods_are_those_of_a_full_forward(decoder):
     inputs = ragged()
     policy = Sampling(temperature=0.7)
     drawn = generate(model, variables, inputs, 20, seed=1, sampling=policy, strategy=Speculative(block=4))
-    rows = np.stack([np.roll(row, length - 7) for row, length in zip(drawn.tokens, [1, 7, 2, 5], strict=True)])
+    rows = np.stack(
+        [np.roll(row, length - 7) for row, length in zip(drawn.tokens, [1, 7, 2, 5], strict=True)]
+    )
     every = jax.jit(model.apply)(variables, rows)
     for row, length in enumerate([1, 7, 2, 5]):
         real = rows[row, : length + 20]
@@ -190,7 +192,7 @@ def test_likelihoods_are_those_of_a_full_forward(decoder):
         for scale, reported in ((1.0, drawn.raw_log_probs), (0.7, drawn.behavior_log_probs)):
             own = np.asarray(jax.nn.log_softmax(logits / scale))
             expected = np.take_along_axis(own, real[length:, None], axis=1)[:, 0]
-            np.testing.assert_allclose(reported[row], expected, atol=2e-5, rtol=0)
+            np.testing.assert_allclose(reported[row], expected, atol=1e-4, rtol=0)
 
 
 def drafting_of(decoder, budget, **fields):
@@ -229,7 +231,8 @@ def test_caches_after_blocks_are_those_of_the_committed_tokens_alone(decoder):
     for depth, (ours, theirs) in enumerate(zip(kept, at_once(), strict=True), start=-1):
         for part in ("key", "value"):
             entries = slice(read - max(depth, 0))
-            np.testing.assert_allclose(ours[part][:, entries], theirs[part][:, entries], rtol=1e-5, atol=2e-5)
+            # Rounding through three depths, entries up to 8; one wrong token is off by more than 0.1.
+            np.testing.assert_allclose(ours[part][:, entries], theirs[part][:, entries], atol=3e-4)
 
 
 def blocks_of(variables, budget, confidence=0.0):
@@ -264,7 +267,6 @@ def test_no_model_call_follows_the_last_rows_end():
             jax.debug.callback(lambda count: calls.append(int(count)), tokens.shape[1])
             return super().decode(tokens, positions, valid, cache)
 
-    _, variables = chains()
     certain = {"params": {"tables": jnp.tile(100.0 * jnp.eye(4)[jnp.asarray([1, 2, 3, 0])], (4, 1, 1))}}
     policy = Sampling(temperature=0, eos_id=3)
     drawn = generate(
@@ -325,9 +327,7 @@ def test_a_model_without_a_distribution_is_named():
     model, variables = chains()
     tables = variables["params"]["tables"].at[0, 1].set(jnp.nan)
     with pytest.raises(FloatingPointError, match=r"row 1 .* token 0: the model's own logits"):
-        generate(
-            model, {"params": {"tables": tables}}, [[0], [1]], 1, seed=0, strategy=Speculative(block=2)
-        )
+        generate(model, {"params": {"tables": tables}}, [[0], [1]], 1, seed=0, strategy=Speculative(block=2))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from dew.data.text import ByteTokenizer
 from dew.inference import RunProcessor, TextGeneration
 from dew.inference.text.processor import settled
 from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.sampling import Sampling
-from dew.sampling.decoding import MaxNewTokens, TopK
+from dew.sampling import Beam, Sampling
+from dew.sampling.decoding import MaxNewTokens, TopK, stop_strings
 from dew.sampling.text import loop
 
 CYCLE = "é🙂x"
@@ -82,6 +82,8 @@ def test_every_form_of_one_request_is_the_same_row(request_):
     ("request_", "error", "named"),
     [
         (["x", [120]], TypeError, "mixes texts and token rows"),
+        (["x", [{"role": "user", "content": "x"}]], TypeError, "mixes conversations and texts"),
+        ([{"role": "user", "content": "x"}], ValueError, "no chat template"),
         (5, TypeError, "request=5 must be a text"),
         ([[120, 0.5]], TypeError, "0.5"),
         ([[True]], TypeError, "True"),
@@ -192,3 +194,25 @@ def test_a_stream_refuses_before_it_is_read():
 )
 def test_only_an_unfinished_end_is_held_back(text, kept):
     assert settled(text) == kept
+
+
+def test_text_ends_where_a_stop_string_begins():
+    task = cycling(sampling=GREEDY, stopping=(stop_strings(ByteTokenizer(), "🙂x"),))
+    drawn = task("x", 30, seed=0)
+    assert drawn.lengths.tolist() == [7]
+    assert drawn.terminated.tolist() == [True]
+    assert drawn.text == task.decode(drawn) == ("é",)
+    assert task("x", 30, seed=0, stopping=()).text[0].startswith(CYCLE + CYCLE)
+
+
+@pytest.mark.parametrize("string", ["🙂x", "x", "é🙂xé", "\n"])
+def test_a_stream_never_shows_a_stop_string(string):
+    task = cycling(sampling=GREEDY, stopping=(stop_strings(ByteTokenizer(), string),))
+    pieces = list(task.stream("x", 45, seed=0))
+    assert "".join(pieces) == task("x", 45, seed=0).text[0]
+    assert string not in "".join(pieces)
+
+
+def test_a_search_is_no_stream():
+    with pytest.raises(ValueError, match="call the task"):
+        cycling(strategy=Beam(2)).stream("x", 4, seed=0)

@@ -135,8 +135,8 @@ def test_a_split_without_a_window_names_its_file(corpus):
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("train.array_record", ValueError, "not supported yet"),
-        ("notes.txt", FileNotFoundError, "no train.bin; for a folder of text use data:text"),
+        ("notes.txt", FileNotFoundError, r"holds no train\.bin.*for a folder of text use data:text"),
+        ("val.bin", FileNotFoundError, r"holds no train\.bin"),
     ],
 )
 def test_folders_without_bin_files_say_what_they_hold(tmp_path, name, error, message):

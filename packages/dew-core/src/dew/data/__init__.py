@@ -17,8 +17,13 @@ __getattr__, __dir__ = lazy(
         "MNIST5k": "dew.data.images:dew-core",
         "OxfordFlowers": "dew.data.images:dew-core",
         "Textures": "dew.data.images:dew-core",
+        "ChatMessages": "dew.data.chat:dew-lm",
         "PackedTokens": "dew.data.tokens:dew-lm",
+        "PreferencePairs": "dew.data.chat:dew-lm",
+        "Prompts": "dew.data.chat:dew-lm",
         "TokenBytes": "dew.data.tokens:dew-lm",
+        "TokenColumn": "dew.data.tokens:dew-lm",
+        "TokenRecords": "dew.data.tokens:dew-lm",
         "TokenSource": "dew.data.tokens:dew-lm",
         "TokenWindows": "dew.data.tokens:dew-lm",
         "ByteTokenizer": "dew.data.text:dew-lm",
@@ -27,6 +32,9 @@ __getattr__, __dir__ = lazy(
 )
 
 if TYPE_CHECKING:
+    from dew.data.chat import ChatMessages as ChatMessages
+    from dew.data.chat import PreferencePairs as PreferencePairs
+    from dew.data.chat import Prompts as Prompts
     from dew.data.config import DatasetSpec as DatasetSpec
     from dew.data.config import Loading as Loading
     from dew.data.config import Ramp as Ramp
@@ -42,5 +50,7 @@ if TYPE_CHECKING:
     from dew.data.text import HFTokenizer as HFTokenizer
     from dew.data.tokens import PackedTokens as PackedTokens
     from dew.data.tokens import TokenBytes as TokenBytes
+    from dew.data.tokens import TokenColumn as TokenColumn
+    from dew.data.tokens import TokenRecords as TokenRecords
     from dew.data.tokens import TokenSource as TokenSource
     from dew.data.tokens import TokenWindows as TokenWindows

@@ -97,6 +97,7 @@ class Dataset:
         records: number of training records, or None where it is not known.
         batch: records in a global batch.
         ramp: how the batch grows to `batch` over the first records, or None. What `train` opens grows it.
+        description: what became of the source, a line each: how much there is and what was left out.
 
     Raises:
         ValueError: a batch below 1, a negative record count, or a ramp that does not end at `batch`.
@@ -107,6 +108,7 @@ class Dataset:
     records: int | None
     batch: int
     ramp: Ramp | None = None
+    description: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch < 1:

@@ -113,7 +113,7 @@ class DataMixture(DatasetSpec):
         parts = self._opened(tokenize)
         _require_alike(parts)
         held = [part.validation for part in parts if part.validation is not None]
-        return Dataset.from_grain(
+        opened = Dataset.from_grain(
             grain.MapDataset.source(Interleaved([part.train for part in parts], self._weights)),
             batch=batch,
             validation=grain.MapDataset.concatenate(held) if held else None,
@@ -126,6 +126,8 @@ class DataMixture(DatasetSpec):
                 ]
             },
         )
+        told = tuple(f"part {index}, {line}" for index, part in enumerate(parts) for line in part.description)
+        return dataclasses.replace(opened, description=told)
 
     @property
     def _weights(self) -> list[float]:

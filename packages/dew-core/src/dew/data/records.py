@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dew.data.config import Loading
@@ -21,18 +21,21 @@ class Records:
         train: the training records in the order of the first pass; repeated, each pass has its own.
         validation: the validation records in order, or None.
         identity: names and JSON values that tell this data from other data.
+        description: what became of the source, a line each, as `Dataset.description`.
     """
 
     train: grain.MapDataset[Any]
     validation: grain.MapDataset[Any] | None
     identity: Mapping[str, object]
+    description: tuple[str, ...] = ()
 
     def dataset(self, *, batch: int, loading: Loading) -> Dataset:
         """These records in batches; see `Dataset.from_grain`."""
-        return Dataset.from_grain(
+        opened = Dataset.from_grain(
             self.train,
             batch=batch,
             validation=self.validation,
             loading=loading,
             fingerprint=self.identity,
         )
+        return replace(opened, description=self.description)

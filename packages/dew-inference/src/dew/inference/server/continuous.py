@@ -16,6 +16,7 @@ from dew.inference.server.rows import Entry, Rows, advance, empty_cache, enter, 
 from dew.inference.server.servable import check_sizes, check_task, parts
 from dew.inference.server.ticket import Ticket
 from dew.inference.text.rows import Request, read_request
+from dew.inference.text.task import stops_of
 from dew.sampling.text import Generation, loop
 from dew.sampling.text.checks import is_count, row_keys
 from dew.sampling.text.faults import refuse_undefined
@@ -272,6 +273,7 @@ class Server:
             prompt_width=len(ticket.given),
             eos_ids=self.task.sampling.eos_ids,
             processor=self.task.processor,
+            stops=stops_of(self.task.stopping),
         )
 
 

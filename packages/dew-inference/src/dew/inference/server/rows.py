@@ -79,6 +79,7 @@ def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
         active=jnp.zeros(rows, bool),
         keys=jax.vmap(jax.random.key)(np.zeros(rows, np.uint32)),
         prompt_width=capacity,
+        budget=counts,
     )
     carry = loop.Carry(
         state=state,
@@ -112,7 +113,8 @@ def enter(
     """
     capacity = entry.tokens.shape[1]
     read = DecodeOps(model, params).prefill(entry.tokens[:, :width], entry.length, capacity=width)
-    state = prompt_state(entry.tokens, entry.length, entry.key, np.ones(1, bool), pad_id, slots=capacity)
+    active = jnp.ones(1, bool)
+    state = prompt_state(entry.tokens, entry.length, entry.key, active, pad_id, entry.budget, slots=capacity)
     carry = loop.begin(state, entry.length, read.logits, transform, stopping)
     fresh = within_budget(Rows(replace(carry, drawn=carry.state.step), entry.budget))
     whole = jax.eval_shape(lambda: model.init_cache(1, capacity))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from dew.inference import TextGeneration
 from dew.inference.server.rows import vacant
 from dew.sampling.text import Sample, loop
-from dew.sampling.text.checks import check_model, is_count
+from dew.sampling.text.checks import check_model, check_parts, is_count
 from dew.sampling.text.components import Criteria, Transforms, as_data
 
 
@@ -38,6 +38,8 @@ def check_task(task: object) -> None:
     if type(task.strategy) not in (type(None), Sample):
         raise ValueError(f"strategy={task.strategy!r} of the task cannot be served; leave it out")
     check_model(task.model, task.sampling)
+    transforms, criteria = parts(task)
+    check_parts((*transforms.parts, *criteria.parts), int(task.model.vocab_size))
     devices = {device for leaf in jax.tree.leaves(task.variables) for device in jnp.asarray(leaf).devices()}
     if len(devices) > 1:
         raise ValueError(

@@ -20,6 +20,7 @@ from dew.cli.pages import of_kind, table
 from dew.cli.slots import fields_of
 from dew.inference.tasks.opening import pipeline, recorded_objective, task_component
 from dew.inference.tasks.options import Options
+from dew.inference.tasks.published import is_published, published_model, published_options
 from dew.registry import objectives, tasks
 
 HELP = ("-h", "--help")
@@ -58,8 +59,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_among(words: Iterable[str]) -> str | None:
-    """The first word that is a run's folder."""
-    return next((word for word in words if os.path.isfile(os.path.join(word, "run.json"))), None)
+    """The first word that is the folder of a run or of a published model."""
+    held = (word for word in words if os.path.isfile(os.path.join(word, "run.json")) or is_published(word))
+    return next(held, None)
 
 
 def without_run(words: list[str]) -> int:
@@ -70,8 +72,8 @@ def without_run(words: list[str]) -> int:
     if not words[0].startswith("-"):
         recorded_objective(words[0])
     raise UserError(
-        "no word here is the folder of a run, which holds run.json: dew generate RUN ...; "
-        "dew list shows the runs of a folder"
+        "no word here is the folder of a run, which holds run.json, or of a published model, which holds "
+        "config.json: dew generate RUN ...; dew list shows the runs of a folder"
     )
 
 
@@ -86,17 +88,15 @@ def families_page() -> str:
 
 
 def parse(run: str, words: list[str]) -> Request[Options]:
-    """The request that `words`, `run` among them, make with the options of the family that trained it."""
-    name = recorded_objective(run)
-    if not task_component(run).config:
-        raise UserError(
-            f"{run} trained objective={name!r}, whose task has no command line; open it with dew.pipeline"
-        )
-    options: type[Any] = tasks.config(name)
-    asked, start = by_place(options, options.of_run(objectives.config(name).load(run)))
+    """The request that `words`, `run` among them, make with the options of the family that trained it.
+
+    What the options can find wrong by themselves is refused here, before a model is read.
+    """
+    options, start, config = starting(run)
+    asked, start = by_place(options, start)
     default: Request[Any] = Request(options=start)
     place = words.index(run)
-    return tyro.cli(
+    request: Request[Any] = tyro.cli(
         Request[asked],
         args=words[:place] + words[place + 1 :],
         default=default,
@@ -104,6 +104,29 @@ def parse(run: str, words: list[str]) -> Request[Options]:
         description=(options.__doc__ or "").partition("\n\n")[0],
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    check = getattr(request.options, "check", None)
+    if check is not None:
+        check(config)
+    return request
+
+
+def starting(run: str) -> tuple[type[Any], Any, Any]:
+    """The options of the family of `run`, their values for it, and its configuration.
+
+    Raises:
+        UserError: the family has no command line.
+    """
+    if is_published(run):
+        options, model = published_options(run), published_model(run)
+        return options, options.of_source(run), model
+    name = recorded_objective(run)
+    if not task_component(run).config:
+        raise UserError(
+            f"{run} trained objective={name!r}, whose task has no command line; open it with dew.pipeline"
+        )
+    options = tasks.config(name)
+    config = objectives.config(name).load(run)
+    return options, options.of_run(config), config
 
 
 def by_place(options: type[Any], start: Any) -> tuple[type[Any], Any]:
@@ -117,8 +140,11 @@ def by_place(options: type[Any], start: Any) -> tuple[type[Any], Any]:
     for field, hint, value in fields_of(options, start):
         required = dataclasses.MISSING is field.default is field.default_factory
         values[field.name] = tyro.MISSING if required else value
-        placed = Annotated[hint, tyro.conf.Positional, tyro.conf.arg(metavar=field.name.upper())]
-        annotations[field.name] = placed if field.name in options.positional else hint
+        shown = field.name.upper() if required else f"[{field.name.upper()} ...]"
+        placed = Annotated[hint, tyro.conf.Positional, tyro.conf.arg(metavar=shown)]
+        again = Annotated[hint, tyro.conf.UseAppendAction]
+        other = again if field.name in getattr(options, "repeated", ()) else hint
+        annotations[field.name] = placed if field.name in options.positional else other
         namespace[field.name] = dataclasses.field(default=tyro.MISSING, kw_only=True)
     subclass = type(options.__name__, (options,), {**namespace, "__annotations__": annotations})
     subclass = dataclasses.dataclass(frozen=True, kw_only=True)(subclass)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from dew.config.files import read_record
+from dew.inference.tasks.published import is_published, open_published
 from dew.plugins import Component
 from dew.plugins.known import SHIPPED_BY
 from dew.registry import objectives, tasks
@@ -29,20 +30,20 @@ def pipeline(
     step: int | None = None,
     revision: str | None = None,
 ) -> Task:
-    """The task of a trained run, picked by the objective that its `run.json` names.
+    """The task of a trained run, picked by the objective that its `run.json` names, or of a published model.
 
     Args:
-        source: the run's folder.
+        source: the run's folder, or that of a published model.
         mesh: the devices; None is the first device alone.
         layout: where parameters stand on `mesh`.
-        dtype: computes; None or "auto" keeps the run's.
-        param_dtype: stores; None or "auto" keeps the run's.
+        dtype: computes; None keeps a run's and is float32 for a published model, "auto" keeps the stored one.
+        param_dtype: stores, likewise.
         ema: the averaged weights; False takes the live ones.
         step: the checkpoint; None takes the newest.
         revision: refused; a run's folder has none.
 
     Raises:
-        FileNotFoundError: `source` is no run's folder.
+        FileNotFoundError: `source` is no such folder.
         ValueError: the objective's family is not installed or has no task, or an argument it refuses.
 
     Example:
@@ -54,6 +55,10 @@ def pipeline(
             f"revision={revision!r} belongs to a published model; a run's folder has no revisions"
         )
     directory = os.fspath(source)
+    if is_published(directory):
+        return open_published(
+            directory, dtype=dtype, param_dtype=param_dtype, mesh=mesh, layout=layout, step=step
+        )
     task: Any = tasks.get(task_component(directory).name)
     return task.from_run(
         directory, mesh=mesh, layout=layout, dtype=dtype, param_dtype=param_dtype, ema=ema, step=step
@@ -87,7 +92,7 @@ def recorded_objective(directory: str) -> str:
     if "://" not in directory and not os.path.isdir(directory):
         raise FileNotFoundError(
             f"{directory} is no folder here; give a run's folder, which holds run.json "
-            "(models on the Hugging Face Hub are not read yet)"
+            "(dew.interop.load_pretrained reads a model of the Hugging Face Hub)"
         )
     record = read_record(directory)
     name = record.get("objective")

@@ -14,6 +14,13 @@ class Options(Protocol):
 
     Its module imports nothing numerical, and the `Attributes:` of its docstring are the help texts. A nested
     dataclass adds its fields under their own names. The names seed, step and ema are the command's own.
+
+    A family that reads published models names the options in its reader's component too; they then define
+    `of_source(folder)`, the options as the files of that model have them.
+
+    It may also define `repeated`, the names of fields whose option is given once for each value, and
+    `check(config)`, which refuses by `ValueError` or `OSError` what cannot work for the run of that
+    configuration, before its model is read. For a published model `config` is a `PublishedModel`.
     """
 
     positional: ClassVar[tuple[str, ...]]

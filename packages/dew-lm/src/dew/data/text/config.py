@@ -76,6 +76,7 @@ class TextFiles(RecordSpec):
         """
         from dew.data.text.cache import tokenized
         from dew.data.text.tokenizer import ByteTokenizer, Tokenizer
+        from dew.data.tokens.source import TokenBytes
         from dew.data.tokens.windows import window_records
 
         tokenizer = ByteTokenizer() if tokenize is None else tokenize
@@ -83,9 +84,10 @@ class TextFiles(RecordSpec):
             raise TypeError(f"tokenize={tokenize!r} is no tokenizer; load_tokenizer(name) makes one")
         directory, meta = tokenized(self.corpus(tokenizer), tokenizer)
         self._require_windows(meta)
+        splits = {split: TokenBytes(directory / f"{split}.bin", meta.dtype) for split in meta.ids}
         return window_records(
-            directory,
-            dtype=meta.dtype,
+            splits["train"],
+            splits.get("val"),
             seq_len=self.seq_len,
             seed=self.seed,
             val_windows=self.val_windows,

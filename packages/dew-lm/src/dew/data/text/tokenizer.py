@@ -99,6 +99,11 @@ class HFTokenizer:
         self.eos_id = self._special(config, "eos_token", EOS_SPELLINGS)
         self.pad_id = self._special(config, "pad_token", PAD_SPELLINGS)
 
+    @property
+    def folder(self) -> Path:
+        """Where the file lies, with the files that say more about it."""
+        return self._file.parent
+
     def encode(self, text: str) -> list[int]:
         return self.backend.encode(text, add_special_tokens=False).ids
 

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from dew.data.tokens.source import TokenSource
-
-type Int64s = npt.NDArray[np.int64]
+from dew.data.tokens.source import Int64s, RecordedSource, TokenSource
 
 CHUNK = 1 << 24
 """Ids that are searched for document ends at once."""
@@ -121,6 +118,39 @@ class _OpenRows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackingCounts:
+    """What became of the documents of a split.
+
+    Attributes:
+        documents: of one id or more.
+        ids: of all documents.
+        rows: that they are packed into.
+        slots: of the rows.
+        filled: slots that hold an id; a cut document's shared ids stand twice.
+        cut: documents longer than a row.
+        pieces: they are cut into.
+        single: documents of one id, which predict nothing and are left out.
+    """
+
+    documents: int
+    ids: int
+    rows: int
+    slots: int
+    filled: int
+    cut: int
+    pieces: int
+    single: int
+
+    def __str__(self) -> str:
+        share = 100 * self.filled / max(1, self.slots)
+        return (
+            f"{self.documents} documents of {self.ids} ids in {self.rows} rows, {share:.1f} % filled; "
+            f"{self.cut} longer than a row, cut into {self.pieces} pieces; {self.single} of a single id "
+            "left out"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackingPlan:
     """The pieces of every row.
 
@@ -128,26 +158,77 @@ class PackingPlan:
         starts: first id of each piece, row by row and in each row in the order of the corpus.
         lengths: ids of each piece.
         offsets: [rows + 1], where each row's pieces begin.
+        counts: what became of the documents.
     """
 
     starts: Int64s
     lengths: Int64s
     offsets: Int64s
+    counts: PackingCounts
 
     @classmethod
-    def of(cls, source: TokenSource, *, end: int, seq_len: int) -> PackingPlan:
-        """The plan for the documents of `source`, equal wherever it is made.
+    def of(cls, source: TokenSource, *, end: int | None, seq_len: int) -> PackingPlan:
+        """The plan for the documents of `source`, equal wherever it is made and in whatever store.
 
         Args:
             source: the ids.
-            end: the id that ends a document.
+            end: the id that ends a document; None takes each record of the store for one.
+            seq_len: S, predictions in a row.
+
+        Raises:
+            TypeError: no `end`, and a source without records.
+        """
+        if end is not None:
+            return cls.over(document_bounds(source, end), seq_len=seq_len)
+        if not isinstance(source, RecordedSource):
+            raise TypeError(f"{source!r} has no records, so end= must say where its documents end")
+        return cls.over(source.bounds(), seq_len=seq_len)
+
+    @classmethod
+    def over(cls, bounds: Int64s, *, seq_len: int) -> PackingPlan:
+        """The plan for documents with these bounds.
+
+        Args:
+            bounds: [documents + 1], where each begins, and the end of the last.
             seq_len: S, predictions in a row.
         """
-        starts, lengths = cut_documents(document_bounds(source, end), seq_len)
+        starts, lengths = cut_documents(bounds, seq_len)
+        plan = cls.placing(starts, lengths, seq_len=seq_len)
+        sizes = np.diff(bounds)
+        counts = replace(
+            plan.counts,
+            documents=int((sizes > 0).sum()),
+            ids=int(bounds[-1] - bounds[0]),
+            cut=int((sizes > seq_len + 1).sum()),
+            pieces=len(lengths) - int(((sizes > 1) & (sizes <= seq_len + 1)).sum()),
+            single=int((sizes == 1).sum()),
+        )
+        return replace(plan, counts=counts)
+
+    @classmethod
+    def placing(cls, starts: Int64s, lengths: Int64s, *, seq_len: int) -> PackingPlan:
+        """The plan for pieces that each fit a row.
+
+        Args:
+            starts: [pieces], the first id of each.
+            lengths: [pieces], ids of each, from 2 to S + 1.
+            seq_len: S, predictions in a row.
+        """
         rows = first_fit(lengths, seq_len + 1)
         order = np.argsort(rows, kind="stable")
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(rows))])
-        return cls(starts=starts[order], lengths=lengths[order], offsets=offsets)
+        ids = int(lengths.sum())
+        counts = PackingCounts(
+            documents=len(lengths),
+            ids=ids,
+            rows=len(offsets) - 1,
+            slots=(len(offsets) - 1) * (seq_len + 1),
+            filled=ids,
+            cut=0,
+            pieces=0,
+            single=0,
+        )
+        return cls(starts=starts[order], lengths=lengths[order], offsets=offsets, counts=counts)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

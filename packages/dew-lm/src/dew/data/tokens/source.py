@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dew.data.tokens.store import IdDtype
 
 type Ids = npt.NDArray[np.unsignedinteger[Any]]
+type Int64s = npt.NDArray[np.int64]
 
 
 class TokenSource(Protocol):
@@ -23,6 +24,20 @@ class TokenSource(Protocol):
     def read(self, start: int, stop: int) -> Ids:
         """Ids `start..stop-1`, as `[stop - start]` unsigned integers."""
         ...
+
+
+@runtime_checkable
+class RecordedSource(Protocol):
+    """A source that came as records, each a document where nothing else says where documents end."""
+
+    def bounds(self) -> Int64s:
+        """[records + 1], where each record begins, and the end of the last."""
+        ...
+
+
+def place_of(source: TokenSource) -> str:
+    """The file of a source, or what it calls itself, for messages."""
+    return str(getattr(source, "place", source))
 
 
 class TokenBytes:
@@ -48,6 +63,11 @@ class TokenBytes:
             raise ValueError(f"{path} has {size} bytes, which is no whole number of {dtype} ids; check dtype")
         self._ids = size // width
         self._map: Ids | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, for messages."""
+        return str(self.path)
 
     def __len__(self) -> int:
         return self._ids

@@ -1,5 +1,7 @@
 """The folder of a token corpus: `train.bin`, `val.bin` and the `meta.json` that says what their ids are.
 
+The splits may be ArrayRecord shards or Parquet files instead (`dew.data.tokens.records`).
+
 A `.bin` file is the ids one after another as little-endian unsigned integers, nothing else. `meta.json`
 holds their width, the tokenizer's name, fingerprint and vocabulary size, the id that ends a document, the
 number of ids in each split and a digest of all ids.
@@ -16,6 +18,8 @@ from typing import IO, Literal, Self, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from dew.data.tokens.files import split_files
 
 FORMAT = 1
 META = "meta.json"
@@ -75,6 +79,8 @@ class CorpusMeta:
         width = np.dtype(meta.dtype).itemsize
         for split, ids in meta.ids.items():
             file = directory / f"{split}.bin"
+            if not file.exists() and split_files(directory, split) is not None:
+                continue  # another store, whose ids are counted when it is opened
             size = file.stat().st_size if file.exists() else 0
             if size != ids * width:
                 raise ValueError(
@@ -173,7 +179,9 @@ class CorpusWriter:
             digest=self._digest.hexdigest(),
             document_end=self._document_end,
         )
-        (self._directory / META).write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        draft = self._directory / f"{META}.draft"
+        draft.write_text(json.dumps(asdict(meta), indent=2) + "\n")
+        draft.replace(self._directory / META)
         return meta
 
     def __enter__(self) -> Self:

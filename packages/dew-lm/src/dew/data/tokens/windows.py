@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 import grain
@@ -11,55 +10,62 @@ import numpy as np
 import numpy.typing as npt
 
 from dew.data.records import Records
-from dew.data.tokens.source import TokenBytes, Windows
-from dew.data.tokens.store import IdDtype
+from dew.data.tokens.source import TokenSource, Windows, place_of
 
 
 def window_records(
-    directory: Path,
+    train: TokenSource,
+    val: TokenSource | None,
     *,
-    dtype: IdDtype,
     seq_len: int,
     seed: int,
     val_windows: int | None,
     identity: Mapping[str, object],
     vocab_size: int | None = None,
+    role: int | None = None,
 ) -> Records:
-    """Shuffled training windows of `train.bin`, new each epoch, and the windows of `val.bin` in order.
+    """Shuffled training windows, new each epoch, and the validation windows in order.
 
     Args:
-        directory: the corpus folder.
-        dtype: width of an id.
+        train: the ids of the training split.
+        val: those of the validation split, or None.
         seq_len: predictions per window.
         seed: of the shuffle.
         val_windows: at most this many validation windows, spread evenly over the split; None takes all.
         identity: what a resumed run compares, beside `seq_len`, `seed` and `batch`.
         vocab_size: ids must lie below it, in every window read; None trusts them.
+        role: give the rows the fields of a conversation, with this role for every token; None adds none.
 
     Raises:
-        FileNotFoundError: no `train.bin`.
         ValueError: a split too short for one window.
     """
-    train = Windows(TokenBytes(directory / "train.bin", dtype), seq_len, vocab_size)
-    _require_window(directory / "train.bin", train, seq_len)
-    validation = None
-    if (directory / "val.bin").exists():
-        windows = Windows(TokenBytes(directory / "val.bin", dtype), seq_len, vocab_size)
-        _require_window(directory / "val.bin", windows, seq_len)
-        validation = grain.MapDataset.source(spread(windows, val_windows))
+    splits = {"train": train} if val is None else {"train": train, "val": val}
+    rows = {
+        split: conversational(_windows(source, seq_len, vocab_size), role) for split, source in splits.items()
+    }
+    told = tuple(f"{split}: {_described(source, seq_len)}" for split, source in splits.items())
+    said = {} if role is None else {"role": role}
     return Records(
-        train=grain.MapDataset.source(train).seed(seed).shuffle(),
-        validation=validation,
-        identity={**identity, "seq_len": seq_len, "seed": seed},
+        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
+        validation=grain.MapDataset.source(spread(rows["val"], val_windows)) if "val" in rows else None,
+        identity={**identity, "seq_len": seq_len, "seed": seed, **said},
+        description=told,
     )
 
 
-def _require_window(path: Path, windows: Windows, seq_len: int) -> None:
+def _windows(source: TokenSource, seq_len: int, vocab_size: int | None) -> Windows:
+    windows = Windows(source, seq_len, vocab_size)
     if len(windows) < 1:
         raise ValueError(
-            f"{path} is too short for one window of seq_len={seq_len}, which takes {seq_len + 1} ids; "
-            "use a shorter data.seq_len or a longer corpus"
+            f"{place_of(source)} is too short for one window of seq_len={seq_len}, which takes {seq_len + 1} "
+            "ids; use a shorter data.seq_len or a longer corpus"
         )
+    return windows
+
+
+def _described(source: TokenSource, seq_len: int) -> str:
+    windows, tail = divmod(len(source) - 1, seq_len)
+    return f"{len(source)} ids in {windows} windows of {seq_len + 1}; the last {tail} fill none"
 
 
 class RowSource(Protocol):
@@ -84,3 +90,31 @@ class _Chosen:
 def spread(rows: RowSource, count: int | None) -> RowSource:
     """At most `count` of the rows, spread evenly over all; None takes all."""
     return rows if count is None or count >= len(rows) else _Chosen(rows, count)
+
+
+class _Conversational:
+    def __init__(self, rows: RowSource, role: int) -> None:
+        self._rows = rows
+        self._role = role
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int32]]:
+        row = self._rows[index]
+        whole = np.ones_like(row["text"])
+        segments = row.get("text_segment_ids", whole)
+        return {
+            "text": row["text"],
+            "text_segment_ids": segments,
+            "text_positions": row.get("text_positions", np.arange(len(whole), dtype=np.int32)),
+            "text_roles": np.where(segments != 0, np.int32(self._role), np.int32(0)),
+        }
+
+    def __repr__(self) -> str:
+        return f"Conversational({self._rows!r}, role={self._role})"
+
+
+def conversational(rows: RowSource, role: int | None) -> RowSource:
+    """The rows with the four fields of conversations, `role` on every token; None leaves them as they are."""
+    return rows if role is None else _Conversational(rows, role)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from dew.data.text import Tokenizer
+from dew.data.chat import chat_template
+from dew.data.chat.conversation import conversation
+from dew.data.chat.template import Message
+from dew.data.text import HFTokenizer, Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 HELD = 3
@@ -22,6 +26,14 @@ class Processor(Protocol):
 
     def decode(self, ids: Sequence[int], /) -> str:
         """The text of `ids`."""
+        ...
+
+
+class ChatProcessor(Processor, Protocol):
+    """A processor that also reads conversations."""
+
+    def chat(self, messages: Sequence[Message], /, *, tools: Sequence[Any] | None = None) -> list[int]:
+        """The prompt ids of a conversation, up to where the assistant speaks."""
         ...
 
 
@@ -41,13 +53,7 @@ class RunProcessor:
         Raises:
             ValueError: text that is not valid Unicode, or that the tokenizer turns into no token.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"the prompt holds {text[error.start]!r} at character {error.start}, which stands for no "
-                "character (bytes that are not UTF-8 arrive like this); write the prompt in UTF-8"
-            ) from error
+        _refuse_broken(text)
         ids = self.tokenizer.encode(text or "\n")
         if not ids:
             raise ValueError(
@@ -56,9 +62,46 @@ class RunProcessor:
             )
         return ids
 
+    def chat(self, messages: Sequence[Message], /, *, tools: Sequence[Any] | None = None) -> list[int]:
+        """The prompt ids of a conversation in the tokenizer's own chat template.
+
+        The prompt ends with the header that asks the assistant to speak. A template that asks for the day
+        gets today.
+
+        Args:
+            messages: in order, each with `role` and `content`.
+            tools: JSON schemas of functions that the assistant may call.
+
+        Raises:
+            ValueError: a tokenizer without a template, messages that are none, or that the template refuses.
+        """
+        today = datetime.date.today().isoformat()
+        template = chat_template(self.tokenizer, with_tools=bool(tools), today=today)
+        asked = conversation(list(messages), None if tools is None else list(tools), "the request")
+        text = template.render(asked.messages, tools=asked.tools, add_generation_prompt=True).text
+        _refuse_broken(text)
+        return self.tokenizer.encode(text)
+
     def decode(self, ids: Sequence[int], /) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""
         return self.tokenizer.decode(ids)
+
+
+@dataclass(frozen=True)
+class SourceProcessor(RunProcessor):
+    """The tokenizer of a published model as a task's processor: its special tokens stand around a text."""
+
+    def encode(self, text: str, /) -> list[int]:
+        """The prompt ids of `text`, with the special tokens that the tokenizer puts around a text.
+
+        Raises:
+            ValueError: text that is not valid Unicode, or that the tokenizer turns into no token.
+        """
+        if not isinstance(self.tokenizer, HFTokenizer):
+            return super().encode(text)
+        _refuse_broken(text)
+        ids = self.tokenizer.backend.encode(text, add_special_tokens=True).ids
+        return ids or super().encode(text)
 
 
 def settled(text: str) -> str:
@@ -80,3 +123,13 @@ def addition(written: str, text: str) -> str:
             break
         shared += 1
     return text[shared:]
+
+
+def _refuse_broken(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the prompt holds {text[error.start]!r} at character {error.start}, which stands for no "
+            "character (bytes that are not UTF-8 arrive like this); write the prompt in UTF-8"
+        ) from error

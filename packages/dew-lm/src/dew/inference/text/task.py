@@ -12,8 +12,9 @@ import jax
 from dew.inference.text.processor import Processor, addition, settled
 from dew.inference.text.rows import Request, read_request
 from dew.nn.inputs import ModelInputs
-from dew.sampling.decoding import LogitsTransform, Stopping, Strategy
+from dew.sampling.decoding import LogitsTransform, Sample, Stopping, StopStrings, Strategy
 from dew.sampling.text import Decoding, Generation, Sampling, generate
+from dew.sampling.text.cutting import cut, pending
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -43,7 +44,7 @@ class TextGeneration:
         n: continuations of each prompt.
         logits: the whole chain of transforms, in place of the policy's; None is the policy's.
         stopping: criteria beside the policy's end token.
-        strategy: None or `Sample()`.
+        strategy: how tokens are chosen: `Beam`, `Speculative` or one of your own; None draws them.
     """
 
     model: Any
@@ -82,7 +83,9 @@ class TextGeneration:
         """Continue every prompt of `request`. A value given here replaces the task's own.
 
         Args:
-            request: a text, several, token ids, rows of them, an integer array, or `ModelInputs`.
+            request: a text, token ids, the messages of a conversation, several of one kind, an integer array,
+                or `ModelInputs`. Messages are rendered in the tokenizer's own chat template, up to where the
+                assistant speaks.
             max_new_tokens: the budget.
             key: as in `generate`.
             seed: as in `generate`.
@@ -91,11 +94,11 @@ class TextGeneration:
             images: refused; this decoder reads no images.
             logits: the whole chain of transforms.
             stopping: criteria beside the policy's end token.
-            strategy: None or `Sample()`.
+            strategy: how tokens are chosen.
 
         Raises:
             ValueError: no budget anywhere, text without a processor, or what `generate` refuses.
-            TypeError: texts mixed with ids, or ids that are not integers.
+            TypeError: rows of several kinds, or ids that are not integers.
         """
         if images is not None:
             raise ValueError("images are not read by this decoder; leave them out")
@@ -112,7 +115,7 @@ class TextGeneration:
             n=self.n if n is None else n,
             **controls,
         )
-        return replace(drawn, processor=self.processor)
+        return replace(drawn, processor=self.processor, stops=stops_of(controls["stopping"]))
 
     def stream(
         self,
@@ -128,7 +131,8 @@ class TextGeneration:
         """The response to one prompt as pieces of text, while it is drawn.
 
         The pieces joined are the text that one call with these arguments and `n=1` gives: the same compiled
-        loop is entered again every 16 tokens with its carried state. A piece ends at a whole character.
+        loop is entered again every 16 tokens with its carried state. A piece ends at a whole character, and
+        what may be the start of a stop string waits for the rest.
 
         Raises:
             ValueError: a request of several rows, a task without a processor, and what a call raises.
@@ -140,10 +144,15 @@ class TextGeneration:
         )
         if inputs.tokens.shape[0] != 1:
             raise ValueError(f"a stream continues one prompt; the request holds {inputs.tokens.shape[0]}")
+        if not isinstance(controls["strategy"], Sample | None):
+            raise ValueError(
+                f"strategy={controls['strategy']!r} of the task has no text before its end to stream; call "
+                "the task"
+            )
         decoding = Decoding.prepare(
             self.model, self.variables, inputs, budget, key=key, seed=seed, **controls
         )
-        return self._pieces(decoding, self.processor)
+        return self._pieces(decoding, self.processor, stops_of(controls["stopping"]))
 
     def bind(self, variables: Mapping[str, Any]) -> TextGeneration:
         """This task over other weights; compiled executables are kept."""
@@ -157,7 +166,8 @@ class TextGeneration:
         """
         if self.processor is None:
             raise ValueError("the task has no processor to write text with; read generation.responses()")
-        return replace(generation, processor=self.processor).text
+        stops = generation.stops or stops_of(self.stopping)
+        return replace(generation, processor=self.processor, stops=stops).text
 
     def budget(self, asked: int | None, width: int) -> int:
         """The tokens to draw at most: those asked for, or the task's own limit.
@@ -238,13 +248,14 @@ class TextGeneration:
         }
         return inputs, self.budget(max_new_tokens, inputs.tokens.shape[-1]), controls
 
-    def _pieces(self, decoding: Decoding, processor: Processor) -> Iterator[str]:
+    def _pieces(self, decoding: Decoding, processor: Processor, stops: tuple[str, ...]) -> Iterator[str]:
         progress = decoding.advance(decoding.begin(), CHUNK - 1)
         written = ""
         while True:
             text = processor.decode(decoding.responses(progress)[0])
             done = decoding.finished(progress)
-            ready = text if done else settled(text)
+            ready = cut(text if done else settled(text), stops)
+            ready = ready if done or not stops else ready[: len(ready) - pending(ready, stops)]
             # A decoder may still rewrite what it gave; then nothing is added until it agrees again.
             if done or ready.startswith(written):
                 yield from filter(None, [addition(written, ready)])
@@ -252,3 +263,8 @@ class TextGeneration:
             if done:
                 return
             progress = decoding.advance(progress, CHUNK)
+
+
+def stops_of(stopping: Sequence[Stopping]) -> tuple[str, ...]:
+    """The strings of the criteria that stop at strings."""
+    return tuple(each for part in stopping if isinstance(part, StopStrings) for each in part.strings)

@@ -31,6 +31,8 @@ from dew.training.opening import named_dtype
 
 if TYPE_CHECKING:
     from dew.data.text import Tokenizer
+    from dew.inference.text import TextGeneration
+    from dew.sampling.text import Sampling
 
 GENERATION = "generation_config.json"
 STACKED_EXPERTS = ".experts.gate_up_proj"
@@ -71,6 +73,27 @@ class PretrainedDecoder(Pretrained):
             source=Path(self.source),
             config=self.config,
             dtypes=self.stored_dtypes if variables is None else {},
+        )
+
+    def text_generation(self, *, sampling: Sampling | None = None) -> TextGeneration:
+        """The decoder as a text task, with the policy, criteria, strategy and limits its files set.
+
+        Args:
+            sampling: a policy in place of the source's. The controls behind that are neither read nor judged;
+                the criteria, the strategy and the number of continuations stay the source's.
+
+        Raises:
+            ValueError: a control that is not known or not done here, by its name and with the reason.
+        """
+        from dew.inference.text.source import source_task
+
+        return source_task(
+            self.model,
+            self.variables,
+            tokenizer=self.tokenizer,
+            generation_config=self.generation_config,
+            config=self.config,
+            sampling=sampling,
         )
 
 

@@ -13,9 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from dew.data.text import ByteTokenizer, HFTokenizer
-
-KEPT_AS_THEY_ARE = (range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100))
-"""Bytes that the byte-level alphabet spells as the character of that number."""
+from dew.sampling.decoding.spelling import byte_alphabet
 
 
 def write_tokenizer(folder: Path, tokenizer: object, *, longest: int) -> None:
@@ -54,22 +52,10 @@ def byte_level() -> tokenizers.Tokenizer:
     It is a byte-pair encoding without merges over the byte-level alphabet, which spells byte b as one
     printable character.
     """
-    vocab = {character: byte for byte, character in enumerate(byte_characters())}
-    backend = tokenizers.Tokenizer(models.BPE(vocab, []))
+    backend = tokenizers.Tokenizer(models.BPE(byte_alphabet(), []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def byte_characters() -> list[str]:
-    """The character of each byte in the byte-level alphabet of GPT-2.
-
-    Printable Latin-1 characters stand for their own byte; the others get the characters from 256 on, in
-    order.
-    """
-    kept = {byte for each in KEPT_AS_THEY_ARE for byte in each}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in kept else next(others)) for byte in range(256)]
 
 
 def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

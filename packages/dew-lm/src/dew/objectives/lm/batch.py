@@ -12,4 +12,4 @@ POSITIONS_KEY = "text_positions"
 """The position of each token in its document; without it positions count from the row's start."""
 
 ROLES_KEY = "text_roles"
-"""Who wrote each token of a conversation."""
+"""Who wrote each token of a conversation, values of `dew.data.chat.Role`."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast, runtime_ch
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
+from dew.data.chat.config import ChatMessages
+from dew.data.chat.roles import RoleName, role_number
 from dew.data.mixture import DataMixture
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("lm",), "use lm"),
-    "pretrained": ((None,), "unset it to train from the start"),
     "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
     "block_canvas_size": ((None,), "unset it: there is no block_diffusion yet"),
 }
@@ -61,6 +62,7 @@ def with_sizes(
     needed: int,
     needs: str,
     unset: int | None = None,
+    published: str | None = None,
 ) -> ModelConfig:
     """`model` with the vocabulary and the longest row written into its fields.
 
@@ -71,13 +73,20 @@ def with_sizes(
         needed: ids of the longest row.
         needs: what is so long, for the message.
         unset: `max_seq_len` where the configuration names none; None takes `needed`.
+        published: where the model was published, for the message.
 
     Raises:
         ValueError: the model's own sizes do not fit.
     """
     sizes = dict(model.config)
     vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-    if vocab != tokenizer.vocab_size:
+    # A table may have more rows than there are ids, as published ones do; every byte is an id.
+    if vocab < tokenizer.vocab_size or (name == "byte" and vocab != tokenizer.vocab_size):
+        if published is not None:
+            raise ValueError(
+                f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was "
+                f"trained on {vocab} of another; set --tokenizer to the folder of its own"
+            )
         raise ValueError(
             f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer {name!r}; "
             "leave vocab_size out of model.config"
@@ -126,7 +135,10 @@ class LMRunConfig(RunConfig):
         sample_prompt: what validation samples continue; empty continues a newline.
         sample_tokens: tokens drawn for a validation sample; 0 shows no text.
         sampling: how they are drawn; also the policy that generation from this run starts with.
-        pretrained: continue from published weights. Not supported yet.
+        pretrained: start from the decoder published in this folder, or in this repository of the Hugging Face
+            Hub, `owner/name` or `owner/name@revision`, which the record keeps with its commit. It decides the
+            architecture, so that `model.config` may hold `max_seq_len` alone; name its tokenizer in
+            `tokenizer`.
         balance_rate: how far every update moves a mixture's routers against their load; needs a mixture with
             bias=true, and None leaves them where they are.
         aux_loss_alpha: weight of the balance loss of a mixture's experts; None adds none.
@@ -140,9 +152,11 @@ class LMRunConfig(RunConfig):
         token_accuracy: report how often the best token is the target.
         block_prompt_tokens: of block diffusion. Not supported yet.
         block_canvas_size: of block diffusion. Not supported yet.
+        loss_role: of conversations, train only what this one says, as `assistant`; None trains everything.
 
     Raises:
-        ValueError: a value that is not supported yet, or a negative number of sample tokens.
+        ValueError: a value that is not supported yet, a negative number of sample tokens, or a `loss_role`
+            for data that does not say whose its tokens are.
     """
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig("causal_transformer"))
@@ -167,12 +181,19 @@ class LMRunConfig(RunConfig):
     token_accuracy: bool = True
     block_prompt_tokens: int = 256
     block_canvas_size: int | None = None
+    loss_role: RoleName | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_unbuilt(self, UNBUILT)
         if self.sample_tokens < 0:
             raise ValueError(f"sample_tokens={self.sample_tokens} must be 0 or more; 0 shows no text")
+        if self.loss_role is not None and not all(map(_says_roles, _parts(self.data))):
+            raise ValueError(
+                f"loss_role={self.loss_role!r} needs data that says whose each token is: "
+                "data:chat-messages, or "
+                "token data with data.role; leave it out to train on everything"
+            )
 
     @classmethod
     def starting_point(cls) -> Self:
@@ -209,17 +230,21 @@ class LMRunConfig(RunConfig):
         """The objective this configuration describes.
 
         Args:
-            variables: start from this complete tree.
+            variables: start from this complete tree; None reads that of `pretrained`, where there is one.
 
         Raises:
-            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh.
-            FileNotFoundError: the tokenizer.
+            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh; a published
+                model that is not the one described here.
+            FileNotFoundError: the tokenizer or the published model.
         """
         from dew.data.text import load_tokenizer
         from dew.objectives.lm.objective import LMObjective
+        from dew.objectives.lm.published import published_variables
 
         tokenizer = load_tokenizer(self.tokenizer)
         model = self.resolved(tokenizer).model.build()
+        if variables is None and self.pretrained is not None:
+            variables = published_variables(self.pretrained, model)
         return LMObjective(
             model,
             self._seq_len(),
@@ -236,28 +261,67 @@ class LMRunConfig(RunConfig):
             indexer=self.indexer,
             qk_stats=self.optim.optimizer == "muonclip",
             token_accuracy=self.token_accuracy,
+            loss_role=role_number(self.loss_role),
         )
+
+    def rebuilt(self) -> Self:
+        """This configuration without `pretrained`, whose fields a resolved record has."""
+        return dataclasses.replace(self, pretrained=None)
 
     def resolved(self, tokenizer: Tokenizer) -> Self:
         """This configuration with the vocabulary and the sequence length written into the model's fields.
 
+        With `pretrained` all fields of the published model are written there.
+
         Raises:
-            ValueError: the model's own values do not fit the tokenizer or the data.
+            ValueError: the model's own values do not fit the tokenizer or the data, or `pretrained` decides
+                them.
+            FileNotFoundError: the published model.
         """
         seq_len = self._seq_len()
+        model = self.model if self.pretrained is None else self._published(self.pretrained)
         model = with_sizes(
-            self.model, tokenizer, self.tokenizer, needed=seq_len, needs=f"data.seq_len={seq_len}"
+            model,
+            tokenizer,
+            self.tokenizer,
+            needed=seq_len,
+            needs=f"data.seq_len={seq_len}",
+            published=self.pretrained,
         )
-        return dataclasses.replace(self, model=model)
+        source = self.pretrained
+        if source is not None and "vocab_size" not in self.model.config:
+            from dew.objectives.lm.published import pinned
+
+            source = pinned(source)
+        return dataclasses.replace(self, model=model, pretrained=source)
+
+    def _published(self, source: str) -> ModelConfig:
+        """The published model; a record that has its fields already is taken as it stands."""
+        from dew.objectives.lm.published import LENGTH, published_fields
+
+        own = self.model.config
+        if "vocab_size" in own:
+            return self.model
+        if own == type(self).starting_point().model.config:
+            own = {}
+        more = sorted(own.keys() - {LENGTH})
+        if more:
+            raise ValueError(
+                f"model.config names {', '.join(more)}, and pretrained={source} decides the architecture; "
+                f"leave everything but {LENGTH} out of model.config"
+            )
+        return dataclasses.replace(
+            self.model, architecture="causal_transformer", config={**published_fields(source), **own}
+        )
 
     def _seq_len(self) -> int:
-        parts = [part.data for part in self.data.parts] if isinstance(self.data, DataMixture) else [self.data]
+        parts = _parts(self.data)
         lengths: list[object] = [getattr(part, "seq_len", None) for part in parts]
         for part, length in zip(parts, lengths, strict=True):
             if not isinstance(length, int):
                 raise ValueError(
                     f"data={type(part).__name__} has no seq_len; a language model trains on rows of tokens: "
-                    "use data:text, data:token-windows or data:packed-tokens"
+                    "use data:text, data:token-windows, data:packed-tokens or data:chat-messages"
                 )
         if len(set(lengths)) != 1:
             raise ValueError(f"data.parts have seq_len {lengths}; a mixture needs parts of one seq_len")
@@ -282,3 +346,11 @@ class LMRunConfig(RunConfig):
                 f"model's max_seq_len={longest}; use at most --sample-tokens {max(0, longest - len(prompt))}"
             )
         return Samples(prompt, self.sample_tokens, self.sampling, tokenizer.decode)
+
+
+def _parts(data: object) -> list[object]:
+    return [part.data for part in data.parts] if isinstance(data, DataMixture) else [data]
+
+
+def _says_roles(data: object) -> bool:
+    return isinstance(data, ChatMessages) or getattr(data, "role", None) is not None

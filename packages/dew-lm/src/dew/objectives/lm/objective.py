@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from dew.artifacts import Artifacts, TextSamples, TokenScores
+from dew.data.chat.roles import Role
 from dew.inputs.spec import Field, InputSpec
 from dew.nn.stack import DecoderBank
 from dew.objectives.base import (
@@ -32,7 +33,7 @@ from dew.objectives.base import (
     thaw,
     under,
 )
-from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY, TEXT_KEY
+from dew.objectives.lm.batch import POSITIONS_KEY, ROLES_KEY, SEGMENTS_KEY, TEXT_KEY
 from dew.objectives.lm.chunked import head_logits
 from dew.objectives.lm.config import IndexerTraining
 from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
@@ -45,7 +46,6 @@ from dew.objectives.lm.routing import RouterTerms, counted
 from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
 from dew.objectives.lm.scorer import TokenScorer
 from dew.objectives.lm.scores import Scores
-from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.checks import check_model
 from dew.sampling.text.config import Sampling
 from dew.telemetry.cost import StepCost
@@ -74,7 +74,8 @@ class LMObjective(TokenScorer):
         seq_aux: form the balance loss within each row (arXiv 2405.04434) instead of over the whole step
             (arXiv 2101.03961).
         router_z_loss: weight of the routers' mean squared log partition (arXiv 2202.08906).
-        loss_role: of conversations; not supported yet.
+        loss_role: train and score only the targets of this role; rows must say whose each token is
+            (`text_roles`). None trains all.
         mtp_weight: weight of the mean loss of the model's prediction depths (arXiv 2412.19437); needs a model
             with `num_nextn_predict_layers`. None leaves them out.
         z_loss: coefficient of the squared log partition of every counted prediction.
@@ -114,7 +115,7 @@ class LMObjective(TokenScorer):
         balance_rate: float | None = None,
         aux_loss_alpha: float | None = None,
         seq_aux: bool = True,
-        loss_role: str | None = None,
+        loss_role: Role | None = None,
         mtp_weight: float | None = None,
         z_loss: float = 0.0,
         router_z_loss: float = 0.0,
@@ -123,10 +124,6 @@ class LMObjective(TokenScorer):
         trainable: PathFilter | None = None,
         token_accuracy: bool = True,
     ) -> None:
-        refuse_unbuilt(
-            "LMObjective",
-            loss_role=loss_role,
-        )
         check_decoder(model, seq_len)
         if qk_stats:
             check_clippable(model)
@@ -150,6 +147,7 @@ class LMObjective(TokenScorer):
                 "mtp_weight": mtp_weight,
                 "z_loss": z_loss,
                 "qk_stats": qk_stats,
+                "loss_role": None if loss_role is None else str(loss_role),
             },
         )
         if ema_decay is not None and not 0 <= ema_decay <= 1:
@@ -169,6 +167,7 @@ class LMObjective(TokenScorer):
         self.qk_stats = qk_stats
         self.trainable = of_indexer if self.indexer_term.alone else trainable
         self.token_accuracy = token_accuracy
+        self.loss_role = None if loss_role is None else Role(loss_role)
         self.pretrained = pretrained
         self.inputs = InputSpec(Field(TEXT_KEY, (seq_len + 1,)))
         if ema_decay is not None:
@@ -401,6 +400,12 @@ class LMObjective(TokenScorer):
                 f"batch[{TEXT_KEY!r}] has rows of {tokens.shape[1]} ids; "
                 f"seq_len={self.seq_len} needs {self.seq_len + 1}"
             )
+        if self.loss_role is not None and ROLES_KEY not in batch:
+            raise ValueError(
+                f"loss_role={self.loss_role.name.lower()} needs batch[{ROLES_KEY!r}], whose each token "
+                "is; read "
+                "data:chat-messages, set data.role, or leave loss_role out"
+            )
         return self.token_scores(
             params,
             tokens,
@@ -408,6 +413,7 @@ class LMObjective(TokenScorer):
             rngs={"dropout": step.key} if train else None,
             segment_ids=batch.get(SEGMENTS_KEY),
             positions=batch.get(POSITIONS_KEY),
+            roles=batch.get(ROLES_KEY),
             routing=routing,
             qk_stats=qk_stats,
             depths=depths,

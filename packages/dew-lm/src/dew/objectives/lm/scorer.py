@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import jax.numpy as jnp
 
+from dew.data.chat.roles import Role
 from dew.nn.moe.router import ROUTING
 from dew.nn.tokens import merged, parted
 from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
@@ -25,7 +26,6 @@ from dew.objectives.lm.replay import Record, counted_ids, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
 from dew.objectives.lm.support import support_log_probs
-from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
         pad_id: targets of this id do not count; None counts all.
         head_chunks: at most so many tiles over the vocabulary.
         token_accuracy: compare the best id with the target.
+        loss_role: only targets of this role count; None counts all.
         trainable: the parameters that are trained; None for all.
     """
 
@@ -47,6 +48,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
     pad_id: int | None
     head_chunks: int
     token_accuracy: bool
+    loss_role: Role | None = None
     trainable: PathFilter | None
 
     def token_scores(
@@ -85,18 +87,14 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
                 [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
                 that the routers give them now, and the others where the routers send them; see
                 `dew.nn.moe.Routes`.
-            roles: not supported yet.
+            roles: [B, S + 1], whose each token is: with `loss_role`, only its targets count. None counts all.
 
         Raises:
-            ValueError: an argument that is not supported yet, `routing` or `routes` of a model without
-                experts, `routes` of another shape or type, `depths` of one without prediction depths,
-                `indexer` of one without an indexer, `qk_stats` of a model that reports no logits, or `layers`
-                that the model does not have or that a mesh with stages spreads over devices.
+            ValueError: `routing` or `routes` of a model without experts, `routes` of another shape or type,
+                `depths` of one without prediction depths, `indexer` of one without an indexer, `qk_stats` of
+                a model that reports no logits, or `layers` that the model does not have or that a mesh with
+                stages spreads over devices.
         """
-        refuse_unbuilt(
-            "LMObjective.token_scores",
-            roles=roles,
-        )
         check_layers(self.model, layers)
         told: dict[str, Any] = {}
         if routing or routes is not None:
@@ -134,7 +132,9 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
             ahead, more = ahead
             sown = with_reports(sown, more)
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
-        weights = target_weights(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
+        weights = target_weights(
+            tokens, pad_id=self.pad_id, segment_ids=segment_ids, roles=roles, loss_role=self.loss_role
+        )
         return Scores(
             losses,
             weights,

@@ -52,11 +52,23 @@ class Scores:
 
 
 def target_weights(
-    tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
+    tokens: Int[Array, "B S1"],
+    *,
+    pad_id: int | None,
+    segment_ids: Int[Array, "B S1"] | None,
+    roles: Int[Array, "B S1"] | None = None,
+    loss_role: int | None = None,
 ) -> Float[Array, "B S"]:
-    """Return 1 for each target that counts: not `pad_id`, and in the document of its predictor.
+    """Return 1 for each target that counts: not `pad_id`, in the document of its predictor, of `loss_role`.
 
     Segment 0 is padding, not a document.
+
+    Args:
+        tokens: [B, S + 1].
+        pad_id: targets of this id do not count; None counts all.
+        segment_ids: [B, S + 1], the document of each token, or None where a row is one.
+        roles: [B, S + 1], whose each token is.
+        loss_role: with `roles`, only this one's targets count; None counts all.
     """
     targets = tokens[:, 1:]
     counts = jnp.ones(targets.shape, bool)
@@ -65,6 +77,8 @@ def target_weights(
     if segment_ids is not None:
         document = segment_ids[:, 1:]
         counts = counts & (document == segment_ids[:, :-1]) & (document != 0)
+    if loss_role is not None and roles is not None:
+        counts = counts & (roles[:, 1:] == loss_role)
     return counts.astype(jnp.float32)
 
 

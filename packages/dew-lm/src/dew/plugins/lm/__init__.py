@@ -48,6 +48,30 @@ def dew_components() -> Iterator[Component]:
         "dew.data.tokens.config:PackedTokens",
         "Whole documents of ids that were tokenized before, several to a row.",
     )
+    yield Component(
+        "dataset",
+        "chat_messages",
+        "dew.data.chat.config:ChatMessages",
+        "Conversations, by the tokenizer's chat template, with a role for every token.",
+    )
+    yield Component(
+        "dataset",
+        "prompts",
+        "dew.data.chat.answers_config:Prompts",
+        "Prompts that a policy answers.",
+    )
+    yield Component(
+        "dataset",
+        "preference_pairs",
+        "dew.data.chat.answers_config:PreferencePairs",
+        "Two answers to a prompt, of which one is preferred.",
+    )
+    yield Component(
+        "command",
+        "tokenize",
+        "dew.data.tokenize.command:main",
+        "Write text as ids that a run reads: in parallel, and from where it stopped.",
+    )
     yield Component("tokenizer", "byte", "dew.data.text:ByteTokenizer", "One id for each of the 256 bytes.")
     yield Component(
         "tokenizer", "hf", "dew.data.text:HFTokenizer", "A tokenizer.json of the tokenizers library."
@@ -71,6 +95,7 @@ def dew_components() -> Iterator[Component]:
         "llama",
         "dew.interop.decoders:read_decoder",
         "Decoder folders in Hugging Face's layout, by their model_type.",
+        config="dew.inference.text.options:TextOptions",
         aliases=tuple(name for name in MODEL_TYPES if name != "llama"),
     )
     yield Component(

@@ -12,7 +12,9 @@ from dew.sampling.decoding.state import StepState
 class LogitsTransform(Protocol):
     """Rewrites the scores of every row, inside the compiled loop.
 
-    A pytree class carries its arrays as data; a plain function or a `jax.tree_util.Partial` works too.
+    A pytree class carries its arrays as data; a plain function or a `jax.tree_util.Partial` works too. A
+    class may define `check_vocabulary(vocab_size)`, which refuses ids the model does not have by
+    `ValueError`; a criterion too.
     """
 
     def __call__(self, state: StepState, logits: jax.Array, /) -> jax.Array:

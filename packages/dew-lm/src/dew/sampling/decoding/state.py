@@ -24,6 +24,7 @@ class StepState:
         keys: `[B]`, one key for each row. The draw of a step folds `step` into it; a transform that draws
             folds a number of its own in first.
         prompt_width: W.
+        budget: `[B]`, how many tokens a row may draw; unset, the draw slots.
     """
 
     tokens: Int[Array, "B S"]
@@ -32,6 +33,7 @@ class StepState:
     active: Bool[Array, " B"]
     keys: Key[Array, " B"]
     prompt_width: int = struct.field(pytree_node=False)
+    budget: Int[Array, " B"] | None = None
 
     def history(self) -> tuple[jax.Array, jax.Array]:
         """Each row's real tokens, left aligned with zeros behind them, and their count."""
@@ -48,6 +50,12 @@ class StepState:
     def total(self) -> jax.Array:
         """How many real tokens a row holds, prompt and draws together."""
         return jnp.sum(self.valid, axis=1, dtype=jnp.int32)
+
+    def limit(self) -> jax.Array:
+        """How many tokens a row may draw. Draw slots are rounded up, so they may be more."""
+        if self.budget is not None:
+            return self.budget
+        return jnp.full(self.step.shape, self.tokens.shape[1] - self.prompt_width, jnp.int32)
 
 
 def left_aligned(tokens: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from dew.sampling.decoding.state import StepState
+from dew.sampling.decoding.tokens import id_array, token_count, within
 
 
 @struct.dataclass
@@ -21,8 +22,16 @@ class EndOfSequence:
 
     eos: int | tuple[int, ...] = struct.field(pytree_node=False)
 
+    def __post_init__(self) -> None:
+        ids = id_array("EndOfSequence", self.eos).tolist()
+        object.__setattr__(self, "eos", ids[0] if isinstance(self.eos, int) else tuple(ids))
+
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         return jnp.isin(drawn, jnp.asarray(self.eos, drawn.dtype))
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse ids the model does not have."""
+        within("EndOfSequence", self.eos, vocab_size)
 
 
 @struct.dataclass
@@ -35,6 +44,9 @@ class MaxNewTokens:
 
     count: int | jax.Array
     budget: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        token_count("count", self.count, least=1)
 
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         return state.step >= self.count
@@ -50,6 +62,9 @@ class MaxLength:
 
     length: int | jax.Array
     budget: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        token_count("length", self.length, least=1)
 
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         return state.total() >= self.length

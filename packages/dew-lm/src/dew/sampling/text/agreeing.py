@@ -47,7 +47,9 @@ def agreed(asked: Asked, check: Callable[[Asked], Checked]) -> Checked:
     return widened(checked, longest, int(asked.model.max_seq_len))
 
 
-def meet(error: Exception | None, facts: Mapping[str, object], own: Mapping[str, Any]) -> list[dict[str, Any]]:
+def meet(
+    error: Exception | None, facts: Mapping[str, object], own: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """What all processes bring, in their order; every process calls it once for a request.
 
     Args:

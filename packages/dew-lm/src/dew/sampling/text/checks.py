@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -65,3 +66,15 @@ def check_model(model: Any, sampling: Sampling) -> None:
                 f"eos_id={each} is outside the model's ids, 0 to {model.vocab_size - 1}; "
                 "no row could end with it"
             )
+
+
+def check_parts(parts: Iterable[Any], vocab_size: int) -> None:
+    """Refuse a transform or criterion that names a token the model does not have.
+
+    Raises:
+        ValueError: naming it.
+    """
+    for part in parts:
+        check = getattr(part, "check_vocabulary", None)
+        if check is not None:
+            check(vocab_size)

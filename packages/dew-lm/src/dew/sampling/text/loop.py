@@ -9,7 +9,6 @@ Dimensions: B rows, N draw slots, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from dew.nn.sharding import split_rows
 from dew.sampling.decoding.state import StepState
 
 type Cache = Any
@@ -82,7 +83,9 @@ class DecodeOps:
             positions: `[B, T]`, where each stands in its row.
             valid: `[B, T]`; a token that is not valid writes nothing.
         """
-        return self.model.apply(self.params, tokens, positions, valid, cache, method="decode")
+        rows = jax.tree.map(split_rows, (tokens, positions, valid))
+        hidden, cache = self.model.apply(self.params, *rows, cache, method="decode")
+        return split_rows(hidden), cache
 
     def extend(
         self, state: DecoderState, tokens: jax.Array, valid: jax.Array
@@ -148,9 +151,9 @@ class DecodeOps:
             positions: `[B, T]`, where each token stands in its row.
             valid: `[B, T]`; a token that is not valid writes nothing, and a row's first `number` never are.
         """
-        return self.model.apply(
-            self.params, number, tokens, previous, positions, valid, cache, method="mtp_decode"
-        )
+        rows = jax.tree.map(split_rows, (tokens, previous, positions, valid))
+        states, cache = self.model.apply(self.params, number, *rows, cache, method="mtp_decode")
+        return split_rows(states), cache
 
     def repeat[T](self, rows: T, times: int) -> T:
         """Any tree of rows with each of them `times` times in a row."""
@@ -187,13 +190,14 @@ def read_prompts(
     keys: jax.Array,
     active: jax.Array,
     pad_id: jax.Array,
+    budget: jax.Array,
     *,
     capacity: int,
     slots: int,
     keep_states: bool,
 ) -> tuple[DecoderState, StepState]:
     """Both states after the packed prompts `[B, W]`, with room for `slots` drawn tokens."""
-    state = prompt_state(tokens, lengths, keys, active, pad_id, slots=slots)
+    state = prompt_state(tokens, lengths, keys, active, pad_id, budget, slots=slots)
     return ops.prefill(tokens, lengths, capacity=capacity, keep_states=keep_states), state
 
 
@@ -203,10 +207,14 @@ def prompt_state(
     keys: jax.Array,
     active: jax.Array,
     pad_id: jax.Array,
+    budget: jax.Array,
     *,
     slots: int,
 ) -> StepState:
-    """The rows before their first draw; prompts end where the draw slots begin."""
+    """The rows before their first draw; prompts end where the draw slots begin.
+
+    `budget`, of every row or `[B]`, is what a row may draw; the slots are rounded up.
+    """
     rows, width = tokens.shape
     shift = jnp.arange(width) - (width - lengths)[:, None]
     prompt = jnp.where(shift >= 0, jnp.take_along_axis(tokens, jnp.maximum(shift, 0), axis=1), pad_id)
@@ -217,4 +225,5 @@ def prompt_state(
         active=active,
         keys=keys,
         prompt_width=width,
+        budget=jnp.broadcast_to(jnp.asarray(budget, jnp.int32), (rows,)),
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding.parts import LogitsTransform, Stopping
-from dew.sampling.text.checks import check_model, is_count, row_keys
+from dew.sampling.text.checks import check_model, check_parts, is_count, row_keys
 from dew.sampling.text.components import as_data
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.placing import Placement, mesh_of, placement, spans_processes
@@ -90,6 +90,7 @@ def _checked(asked: Asked) -> Checked:
     policy_chain = getattr(strategy, "policy_chain", Sampling.transforms)
     chain = as_data(policy_chain(sampling) if asked.logits is None else asked.logits)
     criteria = as_data((*sampling.criteria(), *(asked.stopping or ())))
+    check_parts((*chain, *criteria), int(asked.model.vocab_size))
     check = getattr(strategy, "check", None)
     if check is not None:
         check(asked.model, n=asked.n, chain=chain, criteria=criteria)

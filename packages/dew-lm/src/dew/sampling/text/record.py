@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Bool, Float, Int
 
+from dew.sampling.text.cutting import cut
 from dew.sampling.text.placing import local_rows
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Generation:
         prompt_width: P.
         eos_ids: the ids that end a row and belong to no text.
         processor: decodes the rows, where a task bound one.
+        stops: the strings that end a row's text; they and what follows them belong to no text.
     """
 
     tokens: Int[Array, "R S"]
@@ -47,6 +49,7 @@ class Generation:
     prompt_width: int = struct.field(pytree_node=False)
     eos_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
     processor: Processor | None = struct.field(pytree_node=False, default=None)
+    stops: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
     def host(self) -> Self:
         """This process's rows over host arrays, without those that fill up a mesh."""
@@ -59,7 +62,7 @@ class Generation:
 
     @property
     def text(self) -> tuple[str, ...]:
-        """The response of each row as text.
+        """The response of each row as text, up to a string that stopped it.
 
         Raises:
             ValueError: no task with a processor drew these rows.
@@ -69,7 +72,7 @@ class Generation:
                 "this Generation holds token ids alone; draw it through a TextGeneration with a processor, "
                 "or decode responses() yourself"
             )
-        return tuple(self.processor.decode(ids) for ids in self.responses())
+        return tuple(cut(self.processor.decode(ids), self.stops) for ids in self.responses())
 
 
 def response_ids(drawn: Array, lengths: Array, eos_ids: tuple[int, ...]) -> list[list[int]]:

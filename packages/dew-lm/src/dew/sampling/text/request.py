@@ -15,7 +15,6 @@ from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding.parts import LogitsTransform, Stopping
 from dew.sampling.decoding.state import StepState
 from dew.sampling.text import loop
-from dew.sampling.text.checks import check_model, is_count
 from dew.sampling.text.components import Criteria, Transforms
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.faults import refuse_undefined
@@ -191,6 +190,7 @@ class Decoding:
                 place.put_keys(checked.keys),
                 place.put_active(),
                 np.int32(asked.sampling.pad_id),
+                np.int32(asked.max_new_tokens),
                 capacity=min(prompts.packed.shape[1] + slots, longest),
                 slots=slots,
                 keep_states=getattr(asked.strategy, "reads_prompt_states", False),
@@ -240,7 +240,7 @@ class Decoding:
             FloatingPointError: a row whose distribution was undefined.
         """
         state = progress.carry.state
-        refuse_undefined(np.asarray(progress.carry.fault), np.asarray(state.step))
+        refuse_undefined(progress.carry.fault, state.step)
         return response_ids(state.tokens[:, state.prompt_width :], state.step, self.sampling.eos_ids)
 
     def finished(self, progress: Progress) -> bool:
@@ -271,7 +271,7 @@ class Decoding:
     def _refuse_undefined(self, draws: Draws) -> None:
         """Raise on every process where a row of any of them had no distribution."""
         if not self.placement.pooled:
-            refuse_undefined(np.asarray(draws.faults), np.asarray(draws.lengths))
+            refuse_undefined(draws.faults, draws.lengths)
             return
         from dew.training.distributed import to_host
 

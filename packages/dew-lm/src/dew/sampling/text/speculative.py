@@ -47,7 +47,7 @@ class Speculative:
     def __post_init__(self) -> None:
         if isinstance(self.block, bool) or self.block < 2:
             raise ValueError(
-                f"Speculative(block={self.block!r}) must be at least 2: one draw of the model and a proposal; "
+                f"Speculative(block={self.block!r}) must be at least 2: a draw of the model and a proposal; "
                 "use Sample() for one token at a time"
             )
         if not 0 <= self.confidence <= 1:
@@ -67,8 +67,8 @@ class Speculative:
             )
         if self.block - 1 > depths:
             raise ValueError(
-                f"Speculative(block={self.block}) needs {self.block - 1} prediction depths, and the model has "
-                f"{depths}; use block={depths + 1} at most"
+                f"Speculative(block={self.block}) needs {self.block - 1} prediction depths, and the model "
+                f"has {depths}; use block={depths + 1} at most"
             )
 
     def __call__(

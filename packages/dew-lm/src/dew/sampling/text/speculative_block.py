@@ -93,7 +93,7 @@ def read_depths(ops: DecodeOps, decoder: DecoderState, state: StepState, *, dept
     capacity = min(state.tokens.shape[1], int(ops.model.max_seq_len))
     last, caches = [decoder.hidden], list[Cache]()
     for depth in range(1, depths + 1):
-        before = jnp.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+        before = _behind(jnp.zeros_like(decoder.hidden), states[:, :-1])
         valid = (positions >= depth) & (positions < lengths[:, None])
         empty = ops.depth_cache(rows, capacity)
         states, cache = ops.depth(depth, empty, tokens, before, positions, valid)
@@ -188,7 +188,7 @@ def _drafted(
         tokens.append(token)
         prefixes.append(loop.commit(prefixes[-1], prefixes[-1].step, token, active))
         if depth + 1 < block:
-            before = jnp.concatenate([drafting.last[depth][:, None], states], axis=1)
+            before = _behind(drafting.last[depth], states)
     return Draft(tokens, prefixes, laws, offered)
 
 
@@ -279,10 +279,15 @@ def _replayed(ops: DecodeOps, drafting: Drafting, carry: loop.Carry, tokens: jax
     decoder, states = ops.extend(drafting.decoder, tokens, valid)
     last, caches = [decoder.hidden], list[Cache]()
     for depth, cache in enumerate(drafting.caches, start=1):
-        before = jnp.concatenate([drafting.last[depth - 1][:, None], states[:, :-1]], axis=1)
+        before = _behind(drafting.last[depth - 1], states[:, :-1])
         states, cache = ops.depth(depth, cache, tokens, before, positions, valid & (positions >= depth))
         caches.append(cache)
         if depth < len(drafting.last):
             newest = at(states, jnp.maximum(count - 1, 0))
             last.append(jnp.where(valid[:, :1], newest, drafting.last[depth]))
     return Drafting(carry, decoder, tuple(caches), tuple(last), drafting.blocks + 1)
+
+
+def _behind(first: jax.Array, states: jax.Array) -> jax.Array:
+    """`[B, T + 1, E]`: `first` `[B, E]` and then `states` `[B, T, E]`."""
+    return jnp.concatenate([first[:, None], states], axis=1)

@@ -48,9 +48,10 @@ class PredictionDepth(nn.Module):
         spec = self.spec
         self.enorm = spec.make_norm()
         self.hnorm = spec.make_norm()
+        # No mesh axis splits the joined halves: jaxlib 0.12.0.1 gives wrong rows where one does.
         self.eh_proj = Dense(
             spec.hidden_size,
-            ("mlp", "embed"),
+            ("halves", "embed"),
             dtype=spec.dtype,
             param_dtype=spec.param_dtype,
             precision=spec.precision,
@@ -83,8 +84,9 @@ class PredictionDepth(nn.Module):
         return self.norm(x), cache
 
     def _joined(self, embedded: jax.Array, previous: jax.Array) -> jax.Array:
-        halves = jnp.concatenate([self.enorm(embedded), self.hnorm(previous)], axis=-1)
-        return split_tokens(self.eh_proj(split_tokens(halves)))
+        halves = split_tokens(self.enorm(embedded)), split_tokens(self.hnorm(previous))
+        joined = jnp.concatenate(halves, axis=-1)
+        return split_tokens(self.eh_proj(split_tokens(joined)))
 
 
 def all_depths(

@@ -1,0 +1,103 @@
+"""Rendered conversations packed into rows, as documents are, with a role beside every id."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import grain
+import numpy as np
+
+from dew.data.chat.store import ChatStore
+from dew.data.records import Records
+from dew.data.tokens.packed import PackedRows
+from dew.data.tokens.packing import PackingPlan
+from dew.data.tokens.source import TokenBytes
+from dew.data.tokens.windows import spread
+
+ROLES_KEY = "text_roles"
+"""[S + 1], whose each token of a row is; values of `Role`."""
+
+type TooLong = Literal["leave_out", "cut", "refuse"]
+
+
+def chat_records(
+    store: ChatStore,
+    *,
+    seq_len: int,
+    seed: int,
+    val_rows: int | None,
+    too_long: TooLong,
+    vocab_size: int,
+) -> Records:
+    """Shuffled rows of the training conversations, new each epoch, and those of validation in plan order.
+
+    Args:
+        store: the conversations.
+        seq_len: S, predictions in a row.
+        seed: of the shuffle.
+        val_rows: at most this many validation rows, spread evenly; None takes all.
+        too_long: what is done with a text of more than S + 1 ids.
+        vocab_size: ids lie below it.
+
+    Raises:
+        ValueError: no training text fits, or one is too long and `too_long` is `refuse`.
+    """
+    plans: dict[str, PackingPlan] = {}
+    told: list[str] = []
+    for split, counts in store.counts.items():
+        kept, lengths, long = fitting(store, split, seq_len, too_long)
+        plan = PackingPlan.placing(kept, lengths, seq_len=seq_len)
+        fate = {"leave_out": "left out", "cut": f"cut after {seq_len + 1}", "refuse": ""}[too_long]
+        told.append(
+            f"{split}: {counts.conversations} conversations in {counts.texts} texts, {len(plan)} rows; "
+            f"{long} of more than {seq_len + 1} ids {fate}".rstrip()
+            + f"; {counts.split} taken apart; {counts.silent} in which the assistant says nothing"
+        )
+        if split == "train" and not len(plan):
+            raise ValueError(
+                f"none of the {counts.texts} texts has 2 to {seq_len + 1} ids; raise data.seq_len or set "
+                "data.too_long to cut"
+            )
+        if len(plan):
+            plans[split] = plan
+    rows = {split: _rows(store, split, plan, seq_len, vocab_size) for split, plan in plans.items()}
+    return Records(
+        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
+        validation=grain.MapDataset.source(spread(rows["val"], val_rows)) if "val" in rows else None,
+        identity={
+            "chat": store.meta.digest,
+            "roles": store.roles,
+            "tokenizer": store.meta.tokenizer_fingerprint,
+            "seq_len": seq_len,
+            "seed": seed,
+            "packing": plans["train"].digest(),
+        },
+        description=tuple(told),
+    )
+
+
+def fitting(
+    store: ChatStore, split: str, seq_len: int, too_long: TooLong
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """First id and length of the texts that are kept, and the number of those that are too long.
+
+    Raises:
+        ValueError: one is, and `too_long` is `refuse`.
+    """
+    bounds = store.bounds(split)
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    long = lengths > seq_len + 1
+    if too_long == "refuse" and long.any():
+        raise ValueError(
+            f"text {int(np.flatnonzero(long)[0])} of the {split} split has {int(lengths[long][0])} ids, and "
+            f"data.seq_len={seq_len} has room for {seq_len + 1} ({int(long.sum())} of {len(lengths)} are too "
+            "long); raise data.seq_len, or set data.too_long to leave_out or cut"
+        )
+    kept = lengths > 1 if too_long == "cut" else (lengths > 1) & ~long
+    return starts[kept], np.minimum(lengths[kept], seq_len + 1), int(long.sum())
+
+
+def _rows(store: ChatStore, split: str, plan: PackingPlan, seq_len: int, vocab_size: int) -> PackedRows:
+    ids = TokenBytes(store.directory / f"{split}.bin", store.meta.dtype)
+    roles = TokenBytes(store.directory / f"{split}.roles", "uint8")
+    return PackedRows(ids, plan, seq_len, vocab_size, beside={ROLES_KEY: roles})

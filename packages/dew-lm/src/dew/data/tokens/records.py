@@ -1,0 +1,249 @@
+"""Token sources over records: every record is a row of ids, and the split is one after another.
+
+`TokenRecords` reads ArrayRecord shards (Google's random-access format) and `TokenColumn` a column of lists in
+Parquet files. Both need the extra `data`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dew.data.tokens.extras import library
+from dew.data.tokens.source import Ids, Int64s
+from dew.data.tokens.store import IdDtype
+
+READ_AT_ONCE = 4096
+"""ArrayRecord records whose lengths are read at once."""
+HELD_GROUPS = 4
+"""Decoded row groups of a Parquet file that are kept."""
+RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
+"""How ArrayRecord reads single records fastest."""
+
+
+class RecordIds(ABC):
+    """The ids of many records as one long row.
+
+    Opening reads every record's length once. A copy sent to another process carries the paths and the
+    lengths, and opens the files itself.
+
+    Args:
+        paths: the files, in order.
+        dtype: width of an id.
+        lengths: ids of every record, in order.
+
+    Raises:
+        ValueError: no file.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], dtype: IdDtype, lengths: Int64s) -> None:
+        self.paths = tuple(Path(path) for path in paths)
+        self.dtype: IdDtype = dtype
+        self._offsets: Int64s = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+    @property
+    def place(self) -> str:
+        """The file, or the first of several, for messages."""
+        return str(self.paths[0])
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def bounds(self) -> Int64s:
+        """[records + 1], where each record begins, and the end of the last."""
+        return self._offsets
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Ids:
+        """Ids `start..stop-1`, as `[stop - start]` unsigned integers."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({[str(path) for path in self.paths]}, {self.dtype!r})"
+
+
+class TokenRecords(RecordIds):
+    """ArrayRecord shards whose records are little-endian ids.
+
+    Args:
+        paths: the shards, in order.
+        dtype: width of an id.
+
+    Raises:
+        ImportError: array-record is not installed.
+        FileNotFoundError: a shard is not there.
+        ValueError: a file of another kind, or a record whose size is no whole number of ids.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], dtype: IdDtype) -> None:
+        self._readers: dict[int, Any] = {}
+        shards = [_lengths_of_shard(Path(path), np.dtype(dtype).itemsize) for path in paths]
+        self._first: Int64s = np.cumsum([0, *map(len, shards)], dtype=np.int64)
+        super().__init__(paths, dtype, np.concatenate(shards))
+
+    def read(self, start: int, stop: int) -> Ids:
+        kind = np.dtype(self.dtype).newbyteorder("<")
+        if stop <= start:
+            return np.zeros(0, kind)
+        first = int(np.searchsorted(self._offsets, start, side="right")) - 1
+        last = int(np.searchsorted(self._offsets, stop, side="left"))
+        data = b"".join(self._records(first, last))
+        begin = start - int(self._offsets[first])
+        return np.frombuffer(data, kind)[begin : begin + stop - start]
+
+    def _records(self, first: int, last: int) -> Iterator[bytes]:
+        while first < last:
+            shard = int(np.searchsorted(self._first, first, side="right")) - 1
+            base = int(self._first[shard])
+            until = min(last, int(self._first[shard + 1]))
+            yield from self._reader(shard).read(first - base, until - base)
+            first = until
+
+    def _reader(self, shard: int) -> Any:
+        if shard not in self._readers:
+            self._readers[shard] = _open_shard(self.paths[shard], RANDOM_ACCESS)
+        return self._readers[shard]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_readers": {}}
+
+
+def _lengths_of_shard(path: Path, width: int) -> Int64s:
+    reader = _open_shard(path, "")
+    count = reader.num_records()
+    sizes = np.empty(count, np.int64)
+    for start in range(0, count, READ_AT_ONCE):
+        stop = min(start + READ_AT_ONCE, count)
+        sizes[start:stop] = [len(record) for record in reader.read(start, stop)]
+    reader.close()
+    odd = np.flatnonzero(sizes % width)
+    if odd.size:
+        raise ValueError(
+            f"record {odd[0]} of {path} has {sizes[odd[0]]} bytes, which is no whole number of ids of "
+            f"{width} "
+            "bytes; check dtype"
+        )
+    return sizes // width
+
+
+def _open_shard(path: Path, options: str) -> Any:
+    module = library("array_record.python.array_record_module", "array-record", "ArrayRecord files")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there")
+    reader = module.ArrayRecordReader(str(path), options)
+    if not reader.ok():
+        raise ValueError(f"{path} is no ArrayRecord file; write it again with array-record's writer")
+    return reader
+
+
+class TokenColumn(RecordIds):
+    """A column of Parquet files that holds a list of ids in every row.
+
+    Ids are decoded a row group at a time and the last few groups are kept, so files of small row groups
+    (thousands of rows) read fast in any order.
+
+    Args:
+        paths: the files, in order.
+        column: its name; None takes the only one that holds lists of integers.
+        dtype: width of the ids that are given out.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        FileNotFoundError: a file is not there.
+        ValueError: a file of another kind, or no such column, or several.
+    """
+
+    def __init__(
+        self, paths: Sequence[str | Path], column: str | None = None, dtype: IdDtype = "uint32"
+    ) -> None:
+        self._files: dict[int, Any] = {}
+        self._held: OrderedDict[int, Ids] = OrderedDict()
+        opened = [_open_parquet(Path(path)) for path in paths]
+        self.column = _column_of(Path(paths[0]), opened[0], column)
+        groups = [(index, group) for index, file in enumerate(opened) for group in range(file.num_row_groups)]
+        lengths = [_lengths_of_group(Path(paths[at]), opened[at], group, self.column) for at, group in groups]
+        self._groups = groups
+        self._starts: Int64s = np.cumsum([0, *(int(each.sum()) for each in lengths)], dtype=np.int64)
+        super().__init__(paths, dtype, np.concatenate([np.zeros(0, np.int64), *lengths]))
+
+    def read(self, start: int, stop: int) -> Ids:
+        if stop <= start:
+            return np.zeros(0, np.dtype(self.dtype))
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, stop, side="left"))
+        parts: list[Ids] = []
+        for group in range(first, last):
+            base = int(self._starts[group])
+            parts.append(self._group(group)[max(0, start - base) : stop - base])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _group(self, index: int) -> Ids:
+        if index in self._held:
+            self._held.move_to_end(index)
+            return self._held[index]
+        at, group = self._groups[index]
+        if at not in self._files:
+            self._files[at] = _open_parquet(self.paths[at])
+        chunks = self._files[at].read_row_group(group, columns=[self.column]).column(0)
+        values = chunks.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        self._held[index] = self._checked(values)
+        while len(self._held) > HELD_GROUPS:
+            self._held.popitem(last=False)
+        return self._held[index]
+
+    def _checked(self, values: npt.NDArray[Any]) -> Ids:
+        limit = np.iinfo(self.dtype).max
+        if values.size and not 0 <= int(values.min()) <= int(values.max()) <= limit:
+            raise ValueError(
+                f"column {self.column!r} of {self.place} holds ids {values.min()}..{values.max()}, which "
+                f"{self.dtype} does not hold; check dtype"
+            )
+        return values.astype(self.dtype)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_files": {}, "_held": OrderedDict()}
+
+
+def _open_parquet(path: Path) -> Any:
+    parquet = library("pyarrow.parquet", "pyarrow", "Parquet files")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there")
+    try:
+        return parquet.ParquetFile(path, memory_map=True)
+    except Exception as error:  # pyarrow's own error class, for any file it cannot read
+        raise ValueError(f"{path} is no Parquet file: {error}") from error
+
+
+def _column_of(path: Path, file: Any, named: str | None) -> str:
+    kinds = library("pyarrow.types", "pyarrow", "Parquet files")
+    schema = file.schema_arrow
+    fitting = [
+        field.name
+        for field in schema
+        if (kinds.is_list(field.type) or kinds.is_large_list(field.type))
+        and kinds.is_integer(field.type.value_type)
+    ]
+    if named in fitting:
+        return str(named)
+    if named is None and len(fitting) == 1:
+        return str(fitting[0])
+    which = f"data.column={named!r} is none of them" if named is not None else "data.column is not set"
+    raise ValueError(
+        f"{path} has columns {', '.join(schema.names)}, of which {', '.join(fitting) or 'none'} holds "
+        "lists of "
+        f"integers, and {which}; name the one with the ids"
+    )
+
+
+def _lengths_of_group(path: Path, file: Any, group: int, column: str) -> Int64s:
+    compute = library("pyarrow.compute", "pyarrow", "Parquet files")
+    values = file.read_row_group(group, columns=[column]).column(0)
+    if values.null_count:
+        raise ValueError(f"column {column!r} of {path} has rows without ids (null); drop them")
+    lengths = compute.list_value_length(values)
+    return lengths.to_numpy().astype(np.int64)

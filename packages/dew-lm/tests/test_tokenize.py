@@ -1,0 +1,276 @@
+"""`dew tokenize`: ids and splits, any number of workers, killed and continued, refused."""
+
+import fcntl
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dew.cli import main
+from dew.data.text import HFTokenizer
+from dew.data.tokenize import run as tokenize_run
+from dew.data.tokenize.merge import HeldOut
+from dew.data.tokenize.plan import part_bytes
+from dew.data.tokens import CorpusWriter
+from dew.data.tokens.store import CorpusMeta
+
+TOKENIZER = str(Path(__file__).with_name("golden") / "chat" / "byte_level")
+TEXTS = [f"Document {n}: " + "the model answers, and " * (n % 5) + chr(0x41 + n) * (n % 3) for n in range(40)]
+FILES = ["meta.json", "train.bin", "val.bin"]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: 700)
+
+
+def jsonl(path, texts=TEXTS, column="text"):
+    path.write_text("".join(json.dumps({"id": n, column: text}) + "\n" for n, text in enumerate(texts)))
+    return path
+
+
+def tokenize(*words, out):
+    return main(["tokenize", *map(str, words), "--out", str(out), "--workers", "1"])
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+
+
+def documents(folder, split, end=0):
+    ids = np.fromfile(folder / f"{split}.bin", CorpusMeta.read(folder).dtype).tolist()
+    found, held = [], []
+    for token in ids:
+        held.append(token)
+        if token == end:
+            found.append(held)
+            held = []
+    assert not held
+    return found
+
+
+def test_the_folder_is_what_the_writer_writes_of_the_same_documents(tmp_path):
+    assert (
+        tokenize(
+            jsonl(tmp_path / "a.jsonl"), "--tokenizer", TOKENIZER, "--val-fraction", 0.2, out=tmp_path / "c"
+        )
+        == 0
+    )
+    tokenizer = HFTokenizer(TOKENIZER)
+    wholes = [[*tokenizer.encode(text), tokenizer.eos_id] for text in TEXTS]
+    hashes = np.asarray([hash_of(text) for text in TEXTS], np.uint64)
+    held = HeldOut(fraction=0.2).of(hashes)
+    (tmp_path / "w").mkdir()
+    names = {"tokenizer": TOKENIZER, "tokenizer_fingerprint": tokenizer.fingerprint()}
+    with CorpusWriter(tmp_path / "w", **names, vocab_size=tokenizer.vocab_size, document_end=1) as writer:
+        for split, wanted in (("train", False), ("val", True)):
+            for document, out in zip(wholes, held, strict=True):
+                if out == wanted:
+                    writer.append(split, document)
+        writer.finish()
+    assert contents(tmp_path / "c") == contents(tmp_path / "w") and set(contents(tmp_path / "w")) == set(
+        FILES
+    )
+    assert not (tmp_path / "c" / ".parts").exists()
+
+
+def hash_of(text):
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def test_files_of_every_kind_give_their_documents_in_order(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "b.txt").write_text(TEXTS[0])
+    jsonl(folder / "c.jsonl", TEXTS[1:20])
+    pq.write_table(pa.table({"text": TEXTS[20:]}), folder / "d.parquet", row_group_size=3)
+    assert tokenize(folder, "--document-end", 0, "--val-fraction", 0, out=tmp_path / "c") == 0
+    assert documents(tmp_path / "c", "train") == [[*text.encode(), 0] for text in TEXTS]
+    assert not (tmp_path / "c" / "val.bin").exists()
+
+
+@pytest.mark.parametrize("size", [7, 50, 97, 100_000])
+def test_every_line_stands_once_wherever_the_file_is_cut(tmp_path, monkeypatch, size):
+    monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: size)
+    path = jsonl(tmp_path / "a.jsonl", TEXTS[:6])
+    path.write_text(path.read_text() + "\n" + json.dumps({"text": ""}))
+    tokenize(path, "--document-end", 0, "--val-documents", 3, out=tmp_path / "c")
+    found = documents(tmp_path / "c", "train") + documents(tmp_path / "c", "val")
+    assert sorted(found) == sorted([*text.encode(), 0] for text in TEXTS[:6])
+    assert len(documents(tmp_path / "c", "val")) == 3
+
+
+@pytest.mark.parametrize(("total", "size"), [(5, 1 << 20), (1 << 33, 1 << 24), (1 << 40, 64 << 20)])
+def test_parts_are_many_and_neither_tiny_nor_huge(total, size):
+    assert part_bytes(total) == size
+
+
+def test_copies_of_a_document_are_held_out_together(tmp_path):
+    tokenize(
+        jsonl(tmp_path / "a.jsonl", TEXTS * 2), "--document-end", 0, "--val-fraction", 0.3, out=tmp_path / "c"
+    )
+    train, val = (documents(tmp_path / "c", split) for split in ("train", "val"))
+    assert not {bytes(each) for each in train} & {bytes(each) for each in val} and 6 < len(val) < 40
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, workers):
+    words = [str(jsonl(tmp_path / "a.jsonl")), "--tokenizer", TOKENIZER, "--val-documents", "4"]
+    tokenize(*words, out=tmp_path / "one")
+    assert main(["tokenize", *words, "--out", str(tmp_path / "many"), "--workers", str(workers)]) == 0
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+
+
+KILLED = """
+import os, signal, sys
+from dew.data.tokenize import command, plan
+plan.part_bytes = lambda total: 700
+class Killing(command.Lines):
+    def __call__(self, counts, before):
+        super().__call__(counts, before)
+        if self._done == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+command.Lines = Killing
+command.main(sys.argv[2:])
+"""
+
+
+def test_killed_it_goes_on_where_it_was_to_the_same_bytes(tmp_path, monkeypatch, capsys):
+    words = [str(jsonl(tmp_path / "a.jsonl")), "--tokenizer", TOKENIZER, "--workers", "1", "--out"]
+    for after in (1, 3):
+        dead = subprocess.run([sys.executable, "-c", KILLED, str(after), *words, str(tmp_path / "c")])
+        assert dead.returncode == -signal.SIGKILL and not (tmp_path / "c" / "meta.json").exists()
+    begun = []
+    write = tokenize_run.write_part
+    monkeypatch.setattr(
+        tokenize_run,
+        "write_part",
+        lambda folder, part, *a, **k: begun.append(part.number) or write(folder, part, *a, **k),
+    )
+    assert main(["tokenize", *words, str(tmp_path / "c")]) == 0
+    assert begun == [3, 4]
+    assert main(["tokenize", *words, str(tmp_path / "whole")]) == 0
+    assert contents(tmp_path / "c") == contents(tmp_path / "whole")
+
+
+def test_stopped_while_it_merges_it_merges_again(tmp_path, monkeypatch):
+    words = (jsonl(tmp_path / "a.jsonl"), "--document-end", "0")
+    monkeypatch.setattr(CorpusWriter, "finish", lambda self: (_ for _ in ()).throw(OSError("full")))
+    assert tokenize(*words, "--val-documents", 5, out=tmp_path / "c") == 2
+    assert (tmp_path / "c" / "val.bin").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: 700)
+    monkeypatch.setattr(tokenize_run, "write_part", lambda *_, **__: pytest.fail("tokenized again"))
+    assert tokenize(*words, "--val-fraction", 0, out=tmp_path / "c") == 0
+    assert not (tmp_path / "c" / "val.bin").exists() and len(documents(tmp_path / "c", "train")) == 40
+
+
+def refused(capsys, *words, out):
+    assert tokenize(*words, out=out) == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    return said
+
+
+def test_what_cannot_work_is_refused_in_one_line_before_work(tmp_path, capsys):
+    good, out = jsonl(tmp_path / "a.jsonl"), tmp_path / "c"
+    (tmp_path / "binary").write_bytes(b"a\0b")
+    (tmp_path / "a.txt.gz").write_bytes(b"packed")
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "n.parquet")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("x")
+    for words, place, message in (
+        (("nowhere",), out, "is not there"),
+        ((tmp_path / "binary",), out, "is a binary file"),
+        ((tmp_path / "a.txt.gz",), out, "is packed; unpack it"),
+        ((good, "--column", "body"), out, "line 1 of"),
+        ((tmp_path / "n.parquet",), out, "has columns n and no 'text'"),
+        ((tmp_path / "n.parquet", "--column", "n"), out, "holds int64 and no text"),
+        ((good, "--tokenizer", "nothing"), out, "tokenizer=nothing is not there"),
+        ((good, "--document-end", 256), out, "--document-end 256 must be an id from 0 to 255"),
+        ((good, "--val-fraction", 1), out, "--val-fraction 1.0 must be at least 0 and below 1"),
+        ((good, "--val-documents", 0), out, "--val-documents 0 must be at least 1"),
+        ((good,), tmp_path / "full", "holds notes.txt; name a new or an empty folder"),
+        ((good,), tmp_path / "none" / "c", "is not there; make it first"),
+    ):
+        assert message in refused(capsys, *words, out=place)
+    assert not out.exists()
+
+
+def test_a_finished_folder_is_kept_and_the_same_command_has_nothing_to_do(tmp_path, capsys, monkeypatch):
+    good = jsonl(tmp_path / "a.jsonl")
+    tokenize(good, out=tmp_path / "c")
+    before, said = contents(tmp_path / "c"), capsys.readouterr().out
+    monkeypatch.setattr(tokenize_run, "merge_parts", lambda *_, **__: pytest.fail("written again"))
+    assert tokenize(good, out=tmp_path / "c") == 0
+    again = capsys.readouterr().out
+    assert "holds this corpus already" in again and said.splitlines()[0] in again
+    for option in (("--val-fraction", 0.5), ("--document-end", 7)):
+        said = refused(capsys, good, *option, out=tmp_path / "c")
+        assert "holds a finished corpus of other text or options" in said
+    assert contents(tmp_path / "c") == before
+
+
+def test_the_beginnings_of_another_corpus_are_kept(tmp_path, capsys):
+    good = jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "d" / ".parts").mkdir(parents=True)
+    (tmp_path / "d" / ".parts" / "plan.json").write_text('{"tokenizer": "other", "column": "text"}')
+    said = refused(capsys, good, out=tmp_path / "d")
+    assert "holds the beginnings of another corpus (text, tokenizer differs)" in said
+
+
+def test_two_do_not_write_to_one_folder(tmp_path, capsys):
+    (tmp_path / "c" / ".parts").mkdir(parents=True)
+    with (tmp_path / "c" / ".parts" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another dew tokenize writes to" in refused(
+            capsys, jsonl(tmp_path / "a.jsonl"), out=tmp_path / "c"
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "the line at byte 25 of .*is no JSON"),
+        ('{"text": 3}', "the line at byte 25 of .*holds no text in 'text'"),
+    ],
+)
+def test_a_bad_line_is_named_and_what_was_done_is_kept(tmp_path, capsys, line, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a first line"}\n' + line + "\n")
+    assert tokenize(path, out=tmp_path / "c") == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_run_trains_on_the_folder(tmp_path, capsys):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(12):
+        (texts / f"{number}.md").write_text(f"# Page {number}\n" + "Words of a page.\n" * 20)
+    tokenize(texts, "--glob", "*.md", "--document-end", 0, "--val-documents", 2, out=tmp_path / "c")
+    assert (
+        f"dew train lm data:token-windows --data.path {tmp_path / 'c'} --tokenizer byte"
+        in capsys.readouterr().out
+    )
+    sizes = json.dumps({"hidden_size": 8, "num_layers": 1, "num_heads": 1})
+    words = ["--data.path", str(tmp_path / "c"), "--data.seq-len", "16", "--model.config", sizes]
+    run = [
+        "--trainer.steps",
+        "2",
+        "--trainer.checkpoint-dir",
+        str(tmp_path),
+        "--trainer.name",
+        "r",
+        "--sample-tokens",
+        "0",
+    ]
+    assert main(["train", "lm", "data:token-windows", *words, *run]) == 0
+    assert "ids in" in capsys.readouterr().out
