@@ -315,6 +315,8 @@ class LMRunConfig(RunConfig):
         )
 
     def _seq_len(self) -> int:
+        if isinstance(self.data, DataMixture):
+            self.data.check_parts()
         parts = _parts(self.data)
         lengths: list[object] = [getattr(part, "seq_len", None) for part in parts]
         for part, length in zip(parts, lengths, strict=True):
