@@ -16,7 +16,6 @@ from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm import LMRunConfig
-from dew.objectives.lm.config import IndexerTraining
 from dew.training import MeshSpec
 
 BYTE = load_tokenizer("byte")
@@ -122,7 +121,6 @@ def test_a_model_field_that_does_not_exist_offers_the_one_that_does():
     ("field", "value"),
     [
         ("objective", "masked_diffusion"),
-        ("indexer", IndexerTraining("warmup")),
         ("block_prompt_tokens", 128),
         ("block_canvas_size", 64),
     ],

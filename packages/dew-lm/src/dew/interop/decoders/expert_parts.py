@@ -115,11 +115,17 @@ def _dense_layers(model: CausalTransformer) -> list[int]:
     return [layer for layer in range(model.num_layers) if held is None or not held.at(layer)]
 
 
-def expert_groups(rank: GroupRank) -> Group:
-    """`n_group` groups of experts, of which a token chooses from `topk_group`."""
+def expert_groups(rank: GroupRank, groups: int = 1, kept: int = 1) -> Group:
+    """`n_group` groups of experts, of which a token chooses from `topk_group`.
+
+    Args:
+        rank: what a group is ranked by.
+        groups: how many in a file that does not say.
+        kept: from how many a token chooses then.
+    """
 
     def read(config: Mapping[str, Any]) -> dict[str, Any]:
-        count, keep = config.get("n_group", 1), config.get("topk_group", 1)
+        count, keep = config.get("n_group", groups), config.get("topk_group", kept)
         return {} if count == keep else {"groups": ExpertGroups(count=count, keep=keep, rank=rank)}
 
     def write(model: CausalTransformer) -> dict[str, Any]:

@@ -101,8 +101,8 @@ class Row:
     """A published tensor and the leaves it holds.
 
     `{layer}` in the name and in the paths stands for a layer's index, and `{expert}` in the name for an
-    expert's, whose slice of the leaf the tensor is. A tensor whose leaves the model does not have is none of
-    its tensors.
+    expert's, whose slice of the leaf it then is. A tensor whose leaves the model does not have is none of its
+    tensors.
 
     Attributes:
         name: in the file.

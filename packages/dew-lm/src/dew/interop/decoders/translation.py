@@ -74,7 +74,6 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
         "sliding_window": next(filter(None, spans), None),
         "sliding_layers": tuple(span is not None for span in spans),
         "rope_theta": model.rope_theta if turned else None,
-        "mixture": _mixture(model),
     }
     for name in RECORDS:
         record = values.pop(name)
@@ -132,15 +131,6 @@ def _value(model: CausalTransformer, dotted: str) -> Any:
     for name in dotted.split("."):
         value = getattr(value, name)
     return value
-
-
-def _mixture(model: CausalTransformer) -> Mixture | None:
-    """The mixture with its default width and a flag for each layer."""
-    if model.mixture is None:
-        return None
-    flags = tuple(model.mixture.at(layer) for layer in range(model.num_layers))
-    width = model.mixture.intermediate_size or _width(model)
-    return replace(model.mixture, layers=flags, intermediate_size=width)
 
 
 def _width(model: CausalTransformer) -> int:

@@ -6,6 +6,7 @@ Dimensions: B rows, S or T tokens, E model width, V vocabulary, C cache slots.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, cast
 
 import jax
@@ -103,9 +104,8 @@ class CausalTransformer(nn.Module):
         num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
             with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
             logits do not depend on them.
-        mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
-            query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
-            see `dew.nn.frequencies.score_factor`.
+        mixer: latent attention in place of plain attention. It has its own head widths and a key head for
+            each query head, and with YaRN a factor on the scores, `dew.nn.frequencies.score_factor`.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
@@ -233,20 +233,12 @@ class CausalTransformer(nn.Module):
         return depths_macs(self, length)
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(
-            self.vocab_size,
-            self.hidden_size,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), "vocab", "embed"),
-        )
+        table = partial(nn.Embed, features=self.hidden_size, dtype=self.dtype, param_dtype=self.param_dtype)
+        drawn = nn.initializers.normal(self.hidden_size**-0.5)
+        self.embed_tokens = table(self.vocab_size, embedding_init=named_axes(drawn, "vocab", "embed"))
         if self.position == "learned":
-            self.embed_positions = nn.Embed(
-                self.max_seq_len,
-                self.hidden_size,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), None, "embed"),
+            self.embed_positions = table(
+                self.max_seq_len, embedding_init=named_axes(drawn, "position", "embed")
             )
         # Decoding keeps nothing for a gradient, so only the full forward is recomputed.
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
