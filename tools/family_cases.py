@@ -61,6 +61,9 @@ SHAPES = (
     "tie_word_embeddings",
     "num_local_experts",
     "num_experts",
+    "n_routed_experts",
+    "n_shared_experts",
+    "moe_intermediate_size",
     "shared_expert_intermediate_size",
     "mlp_only_layers",
     "decoder_sparse_step",
@@ -76,7 +79,6 @@ SHAPES = (
     "index_head_dim",
 )
 """Fields that say which tensors there are: altered, they are refused by the tensors' names or shapes."""
-EXPERTS = "expert_families"
 LENGTHS = ("max_position_embeddings",)
 """Fields that say how long a row may be."""
 
@@ -105,7 +107,6 @@ class Case:
     tokens: int = 40
     offset: bool = False
     experts: bool = False
-    file: str = "families"
 
 
 def llama_like(*leave: str, **changed: Any) -> dict[str, Any]:
@@ -517,7 +518,6 @@ CASES: Mapping[str, Case] = {
             {"norm_topk_prob": True},
         ),
         experts=True,
-        file=EXPERTS,
     ),
     "qwen3_moe": Case(
         config="Qwen3MoeConfig",
@@ -542,7 +542,6 @@ CASES: Mapping[str, Case] = {
             {"norm_topk_prob": True},
         ),
         experts=True,
-        file=EXPERTS,
     ),
     "qwen3_moe_normalized": Case(
         config="Qwen3MoeConfig",
@@ -559,7 +558,6 @@ CASES: Mapping[str, Case] = {
         ),
         altered=({"norm_topk_prob": False},),
         experts=True,
-        file=EXPERTS,
     ),
     "glm4_moe": Case(
         config="Glm4MoeConfig",
@@ -591,7 +589,6 @@ CASES: Mapping[str, Case] = {
             {"norm_topk_prob": False},
         ),
         experts=True,
-        file=EXPERTS,
     ),
     "gpt_oss": Case(
         config="GptOssConfig",
@@ -617,7 +614,7 @@ CASES: Mapping[str, Case] = {
             {"swiglu_limit": 0.6},
         ),
         tokens=80,
-        file=EXPERTS,
+        experts=True,
     ),
     "deepseek_v2": Case(
         config="DeepseekV2Config",

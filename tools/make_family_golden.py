@@ -2,8 +2,8 @@
 
     uv run --group oracle python tools/make_family_golden.py
 
-writes packages/dew-lm/tests/golden/families.json and families.npz, and expert_families; with one of the two
-names, that one alone. Weights are not stored: `draw` makes them
+writes packages/dew-lm/tests/golden/families.json and families.npz, and expert_families of those with experts;
+with one of the two names, that one alone. Weights are not stored: `draw` makes them
 from their names. Of the logits four positions are kept, of a gradient its norm and its product with a fixed
 direction. The floor is the largest difference between float32 and float64 in transformers itself; that of
 gradients is the worst tensor's, relative to its largest entry.
@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from family_cases import CASES, Case
 
 GOLDEN = Path(__file__).resolve().parent.parent / "packages/dew-lm/tests/golden"
-FILES = ("families", "expert_families")
 POSITIONS = (1, 13, 26, 39)
 COMMAND = "uv run --group oracle python tools/make_family_golden.py"
 DIGITS = 9
@@ -172,12 +171,9 @@ def by_file(case: Case, model: Any, gradients: dict[str, np.ndarray]) -> dict[st
 
 def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
     """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
-    from safetensors.numpy import load_file
-
     model = torch_model(case)
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        files = load_file(Path(folder) / "model.safetensors")
+        files = in_a_file(model, folder)
         config = json.loads((Path(folder) / "config.json").read_text())
     if case.experts:
         return config, {name: name for name in files}
@@ -194,17 +190,16 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
     model = torch_model(case).double()
     logits, gradients = evaluated(model, case)
     floor, gradient_floor = floors(case)
-    shapes = {name: list(value.shape) for name, value in gradients.items()}
+    gradients = by_file(case, model, gradients)
     config, names = as_saved(case)
     kept = {
         "config": config,
-        "tensors": {name: shapes[own] for name, own in names.items()},
+        "tensors": {name: list(gradients[name].shape) for name in names},
         "drawn_as": {name: own for name, own in names.items() if name != own},
         "floor": float(f"{floor:.2g}"),
         "gradient_floor": float(f"{gradient_floor:.2g}"),
         "gradients": {
-            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[own])]
-            for name, own in names.items()
+            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[name])] for name in names
         },
     }
     return kept, logits[:, list(POSITIONS)].astype(np.float32)
@@ -217,13 +212,14 @@ def main() -> None:
 
     torch.set_num_threads(1)
     head = {"command": COMMAND, "torch": torch.__version__, "transformers": transformers.__version__}
-    for stem in sys.argv[1:] or FILES:
+    for stem in sys.argv[1:] or ("families", "expert_families"):
         cases: dict[str, Any] = {}
         logits: dict[str, np.ndarray] = {}
-        for name in (name for name, case in CASES.items() if case.file == stem):
-            cases[name], logits[name] = record(CASES[name])
-            kept = cases[name]
-            print(f"{name:22} floor {kept['floor']:.1e}  gradients {kept['gradient_floor']:.1e}")
+        for name, case in CASES.items():
+            if case.experts == (stem == "expert_families"):
+                cases[name], logits[name] = record(case)
+                kept = cases[name]
+                print(f"{name:22} floor {kept['floor']:.1e}  gradients {kept['gradient_floor']:.1e}")
         text = json.dumps({**head, "cases": cases}, separators=(",", ":"))
         (GOLDEN / f"{stem}.json").write_text(text + "\n")
         np.savez_compressed(GOLDEN / f"{stem}.npz", **logits)

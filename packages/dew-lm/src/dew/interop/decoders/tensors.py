@@ -80,9 +80,18 @@ def expanded(model: CausalTransformer, layout: Layout) -> Iterator[Row]:
                 name=row.name.replace("{layer}", str(layer)),
                 paths=tuple(path.replace("{layer}", str(layer)) for path in row.paths),
             )
+            if "{expert}" in filled.name:
+                yield from of_experts(filled, model)
+                continue
             if layout.doubled and GATE in filled.paths[0]:
                 filled = replace(filled, paths=(filled.paths[0].replace(GATE, UP),))
             yield filled
+
+
+def of_experts(row: Row, model: CausalTransformer) -> Iterator[Row]:
+    """`row` for each expert of the model."""
+    for expert in range(model.mixture.num_experts if model.mixture is not None else 0):
+        yield replace(row, name=row.name.replace("{expert}", str(expert)), index=expert)
 
 
 def leaf_shapes(model: CausalTransformer) -> dict[str, Shape]:

@@ -80,6 +80,7 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
         values |= {f"{name}.{each.name}": getattr(record, each.name) for each in fields(record)}
     values["rotary.layers"] = tuple(turned and model.rotary.at(layer) for layer in range(model.num_layers))
     values["scales.attention"] = model.scales.of_scores(model.head_width, 0)
+    values["mixture"] = _spelled_out(model)
     return values
 
 
@@ -135,6 +136,15 @@ def _value(model: CausalTransformer, dotted: str) -> Any:
 
 def _width(model: CausalTransformer) -> int:
     return model.intermediate_size or feed_forward_width(model.hidden_size, model.activation)
+
+
+def _spelled_out(model: CausalTransformer) -> Mixture | None:
+    """The model's mixture with its defaults."""
+    mixture = model.mixture
+    if mixture is None:
+        return None
+    layers = tuple(mixture.at(layer) for layer in range(model.num_layers))
+    return replace(mixture, intermediate_size=mixture.intermediate_size or _width(model), layers=layers)
 
 
 def _nested(own: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ BESIDE = (
 FAMILY = Family(
     model_type="glm4_moe",
     architecture="Glm4MoeForCausalLM",
-    precedence=370,
+    precedence=410,
     fields=(
         *SIZES,
         kv_heads(8),

@@ -73,7 +73,7 @@ def _experts(name: str, own: str) -> tuple[Row, Row]:
 FAMILY = Family(
     model_type="gpt_oss",
     architecture="GptOssForCausalLM",
-    precedence=380,
+    precedence=420,
     fields=(
         *SIZES,
         kv_heads(8),
