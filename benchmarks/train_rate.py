@@ -1,8 +1,13 @@
-"""Training rate against transformers' Llama in torch: equal weights, AdamW, float32 and cores, in turns.
+"""Training rate against transformers in torch: equal weights, AdamW, float32 and cores, in turns.
 
-Dew trains in this process; each torch variant is a process of its own that steps when told to.
+Dew trains in this process; each torch variant is a process of its own that reads the model Dew has written
+for it, and steps when told to.
 
-    uv run python benchmarks/train_rate.py --torch-python PYTHON [--rounds 10] [--modes eager compiled]
+    uv run python benchmarks/train_rate.py --torch-python PYTHON [--model small] [--rounds 10]
+        [--modes eager compiled]
+
+Models: `small`, the one the other benchmarks train, 8 rows of 256 bytes; and decoders of about 30 million
+parameters like Llama, Mixtral (8 experts, of which 2 a token) and Gemma, 4 rows of 256 of 8,192 ids.
 """
 
 from __future__ import annotations
@@ -17,9 +22,12 @@ from pathlib import Path
 
 import decoder
 import jax
+import models
 import numpy as np
 from results import report, spread
 
+from dew.interop import save_pretrained_decoder
+from dew.objectives.lm import LMObjective
 from dew.training import Trainer
 from dew.training.host_memory import keep_freed_memory
 
@@ -27,27 +35,16 @@ STEPS = 2
 """Steps of one turn."""
 
 
-def torch_weights(params: dict) -> dict[str, np.ndarray]:
-    """Dew's parameters under the names and in the layout of transformers' Llama."""
-    flat = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in jax.tree.leaves_with_path(params)
-    }
-    weights: dict[str, np.ndarray] = {}
-    for name, array in flat.items():
-        module, _, kind = name.rpartition(".")
-        module = module if module == "lm_head" else "model." + module.replace("layers_", "layers.")
-        weights[module + ".weight"] = array.T if kind == "kernel" else array
-    return weights
-
-
 class TorchWorker:
     """A process that trains the same model in torch, `STEPS` steps each time it is asked."""
 
     def __init__(self, python: str, mode: str, folder: str) -> None:
-        script = str(Path(__file__).with_name("torch_llama.py"))
+        script = str(Path(__file__).with_name("torch_decoder.py"))
         self._process = subprocess.Popen(
-            [python, script, mode, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, script, mode, f"{folder}/model", f"{folder}/ids.npy"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.versions = self._line()
         self.first_loss = float(self._line())
@@ -72,13 +69,16 @@ class TorchWorker:
         return line.strip()
 
 
-def dew_steps(folder: str) -> tuple[float, Callable[[], float]]:
-    """The first loss, and a function that returns the seconds of a step."""
-    trainer = Trainer(decoder.objective(), decoder.optimizer(), key=jax.random.key(0))
+def dew_steps(folder: str, name: str) -> tuple[float, Callable[[], float], int]:
+    """The first loss, a function that returns the seconds of a step, and the count of parameters."""
+    model, rows = models.model(name), models.ROWS[name]
+    objective = LMObjective(model, decoder.LENGTH, ema_decay=None, token_accuracy=False)
+    trainer = Trainer(objective, decoder.optimizer(), key=jax.random.key(0))
     state, _, _ = trainer.place()
-    np.savez(f"{folder}/weights.npz", **torch_weights(state.params["params"]))
-    np.save(f"{folder}/ids.npy", decoder.ids())
-    batch = {"text": jax.numpy.asarray(decoder.ids())}
+    save_pretrained_decoder(model, state.params, f"{folder}/model")
+    ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, decoder.LENGTH + 1)).astype(np.int32)
+    np.save(f"{folder}/ids.npy", ids)
+    batch = {"text": jax.numpy.asarray(ids)}
     step = trainer.compile(state, batch)
     result = step(state, batch)
     first = float(result.loss)
@@ -92,18 +92,19 @@ def dew_steps(folder: str) -> tuple[float, Callable[[], float]]:
         return (time.perf_counter() - start) / STEPS
 
     turn()
-    return first, turn
+    return first, turn, sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch-python", required=True)
+    parser.add_argument("--model", default="small", choices=models.NAMES)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--modes", nargs="+", default=["eager"], choices=["eager", "compiled"])
     options = parser.parse_args()
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
-        first, turn = dew_steps(folder)
+        first, turn, parameters = dew_steps(folder, options.model)
         workers = {mode: TorchWorker(options.torch_python, mode, folder) for mode in options.modes}
         for mode, worker in workers.items():
             if abs(worker.first_loss - first) > 1e-4:
@@ -120,8 +121,10 @@ def main() -> None:
             mine, torch = spread(ours), spread(theirs[mode])
             report(
                 "train_rate",
-                config=decoder.CONFIG,
-                against=f"transformers Llama, torch {mode}",
+                config=decoder.CONFIG if options.model == "small" else models.described(options.model),
+                model=options.model,
+                parameters=parameters,
+                against=f"transformers, torch {mode}",
                 torch_versions=worker.versions,
                 first_loss=[first, worker.first_loss],
                 dew=mine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,37 @@ def mixed_files(folder: Path) -> Mapping[str, Any]:
     return {"parts": parts}
 
 
+def json_lines(folder: Path, records: list[dict[str, Any]]) -> str:
+    (folder / "train.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    return str(folder / "train.jsonl")
+
+
+def chat_files(folder: Path) -> Mapping[str, Any]:
+    turns = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    (folder / "turns.jinja").write_text(
+        turns + "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    )
+    records = [
+        {
+            "messages": [
+                {"role": "user", "content": f"{number}?"},
+                {"role": "assistant", "content": "x" * (number % 5)},
+            ]
+        }
+        for number in range(40)
+    ]
+    return {"path": json_lines(folder, records), "template": str(folder / "turns.jinja")}
+
+
+def prompt_files(folder: Path) -> Mapping[str, Any]:
+    return {"path": json_lines(folder, [{"prompt": f"{number}+1="} for number in range(40)])}
+
+
+def pair_files(folder: Path) -> Mapping[str, Any]:
+    pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": str(n)} for n in range(40)]
+    return {"path": json_lines(folder, pairs)}
+
+
 def byte_tokenizer() -> object:
     from dew.data.text import ByteTokenizer
 
@@ -300,6 +332,11 @@ DATASETS = {
     "packed_tokens": DatasetExample(
         fields={"seq_len": 8, "dtype": "uint8", "document_end": 6}, files=id_files
     ),
+    "chat_messages": DatasetExample(
+        fields={"seq_len": 63, "val_fraction": 0.3}, files=chat_files, tokenize=byte_tokenizer
+    ),
+    "prompts": DatasetExample(fields={"prompt_tokens": 8}, files=prompt_files, tokenize=byte_tokenizer),
+    "preference_pairs": DatasetExample(fields={"seq_len": 9}, files=pair_files, tokenize=byte_tokenizer),
     "mixture": DatasetExample(files=mixed_files),
     "last_digit": DatasetExample(tokenize=byte_tokenizer),
     "sum_pairs": DatasetExample(fields={"rejections": 1}, tokenize=byte_tokenizer),

@@ -59,6 +59,16 @@ SHAPES = (
     "attention_bias",
     "mlp_bias",
     "tie_word_embeddings",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "index_n_heads",
+    "index_head_dim",
+    "n_routed_experts",
+    "n_shared_experts",
+    "moe_intermediate_size",
 )
 """Fields that say which tensors there are: altered, they are refused by the tensors' names or shapes."""
 LENGTHS = ("max_position_embeddings",)
@@ -78,6 +88,7 @@ class Case:
         refused: values that other models have, and this decoder does not compute.
         tokens: of a row.
         offset: norms' scales count from 1.
+        experts: the file has a tensor for each expert, where the module has one for all.
     """
 
     config: str
@@ -87,6 +98,7 @@ class Case:
     refused: tuple[Mapping[str, Any], ...] = ()
     tokens: int = 40
     offset: bool = False
+    experts: bool = False
 
 
 def llama_like(*leave: str, **changed: Any) -> dict[str, Any]:
@@ -96,6 +108,43 @@ def llama_like(*leave: str, **changed: Any) -> dict[str, Any]:
 
 GEMMA = llama_like(head_dim=16, tie_word_embeddings=True, query_pre_attn_scalar=24, sliding_window=5)
 TANH, ERF = "gelu_pytorch_tanh", "gelu"
+
+DEEPSEEK = llama_like(
+    num_key_value_heads=4,
+    rope_theta=1e4,
+    kv_lora_rank=32,
+    q_lora_rank=24,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=12,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=48,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+    n_group=4,
+    topk_group=2,
+    routed_scaling_factor=1.7,
+)
+"""Latent attention, and 8 experts in 4 groups of which 2 stay: fewer experts than a token chooses from them."""
+NARROW = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
+WIDE = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+INDEXED = {"index_n_heads": 8, "index_head_dim": 16, "index_topk": 8}
+"""With fewer heads the ReLU leaves exact zeros, and the order of ties decides."""
+ROUTED = (
+    {"num_experts_per_tok": 2},
+    {"first_k_dense_replace": 2},
+    {"topk_group": 3},
+    {"n_group": 2},
+    {"routed_scaling_factor": 1.0},
+)
+"""Alterations of a mixture that leave its tensors, but for `first_k_dense_replace`."""
 
 CASES: Mapping[str, Case] = {
     "llama": Case(
@@ -343,7 +392,7 @@ CASES: Mapping[str, Case] = {
             sliding_window=5,
         ),
         altered=(
-            {"rope_scaling": {**LONG, "short_factor": [1.0, 1.5, 2.0, 6.0]}},
+            {"rope_scaling": {**LONG, "short_factor": [2.0, 1.5, 2.0, 3.0]}},
             {"sliding_window": 6},
         ),
     ),
@@ -420,5 +469,82 @@ CASES: Mapping[str, Case] = {
             {"layer_types": [SLIDING, SLIDING, SLIDING, FULL]},
             {"layer_types": None, "sliding_window_pattern": 2},
         ),
+    ),
+    "deepseek_v2": Case(
+        config="DeepseekV2Config",
+        fields={**DEEPSEEK, "topk_method": "group_limited_greedy", "rope_scaling": NARROW},
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": None},
+            {"topk_method": "greedy"},
+            *ROUTED,
+        ),
+        experts=True,
+    ),
+    "deepseek_v2_lite": Case(
+        config="DeepseekV2Config",
+        fields={**DEEPSEEK, "q_lora_rank": None, "topk_method": "greedy", "attention_bias": True},
+        altered=({"num_experts_per_tok": 2},),
+        experts=True,
+    ),
+    "deepseek_v3": Case(
+        config="DeepseekV3Config",
+        fields={**DEEPSEEK, "norm_topk_prob": True, "rope_interleave": True, "rope_scaling": NARROW},
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": None},
+            {"rope_interleave": False},
+            {"norm_topk_prob": False},
+            *ROUTED,
+        ),
+        experts=True,
+    ),
+    "deepseek_v3_plain": Case(
+        config="DeepseekV3Config",
+        fields={
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "attention_bias": True,
+        },
+        altered=({"rope_interleave": True}, {"norm_topk_prob": True}, {"n_group": 1, "topk_group": 1}),
+        experts=True,
+    ),
+    "deepseek_v3_yarn": Case(
+        config="DeepseekV3Config",
+        fields={**DEEPSEEK, "qk_rope_head_dim": 32, "rope_scaling": WIDE},
+        altered=(
+            {"rope_scaling": {**WIDE, "mscale_all_dim": 0}},
+            {"rope_scaling": {**WIDE, "mscale": 1.4}},
+            {"rope_scaling": {**WIDE, "mscale": 1.0, "mscale_all_dim": 1.0}},
+            {"rope_scaling": {**WIDE, "attention_factor": 1.3}},
+            {"rope_scaling": {**WIDE, "factor": 8.0}},
+            {"rope_scaling": {**WIDE, "original_max_position_embeddings": 32}},
+            {"rope_scaling": {**WIDE, "beta_fast": 32.0}},
+            {"rope_scaling": {**WIDE, "beta_slow": 0.5}},
+            {"rope_scaling": {**WIDE, "truncate": False}},
+        ),
+        tokens=80,
+        experts=True,
+    ),
+    "deepseek_v32": Case(
+        config="DeepseekV32Config",
+        fields={**DEEPSEEK, **INDEXED, "norm_topk_prob": True, "rope_scaling": NARROW},
+        altered=(
+            {"index_topk": 6},
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": None},
+            {"norm_topk_prob": False},
+            {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]},
+            *ROUTED,
+        ),
+        experts=True,
     ),
 }

@@ -10,6 +10,7 @@ gradients is the worst tensor's, relative to its largest entry.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import tempfile
@@ -63,12 +64,39 @@ def torch_model(case: Case, **altered: Any) -> Any:
     import torch
     import transformers
 
-    config = getattr(transformers, case.config)(**{**case.fields, **altered})
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    # Configurations write into the dictionaries they are given.
+    config = getattr(transformers, case.config)(**copy.deepcopy({**case.fields, **altered}))
+    eager = {"attn_implementation": "eager"} | ({"experts_implementation": "eager"} if case.experts else {})
+    model = transformers.AutoModelForCausalLM.from_config(config, **eager).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(draw(case, name, tuple(parameter.shape))))
+        for name, held in leaves(model).items():
+            for own, index in pieces(case, name, tuple(held.shape)):
+                part = held[index]
+                part.copy_(torch.from_numpy(draw(case, own, tuple(part.shape))))
     return model
+
+
+def leaves(model: Any) -> dict[str, Any]:
+    """Parameters, and the buffers that a file holds."""
+    held = model.state_dict(keep_vars=True)
+    tied = dict(model.named_parameters())
+    return tied | {name: value for name, value in held.items() if name.endswith("e_score_correction_bias")}
+
+
+def pieces(case: Case, name: str, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
+    """The tensors that a module's one is drawn as, each with its place in it: itself, or one an expert."""
+    base, _, last = name.rpartition(".")
+    if not case.experts or last not in ("gate_up_proj", "down_proj") or not base.endswith(".experts"):
+        return [(name, ...)]
+    half = shape[1] // 2
+    places = {"down_proj": slice(None)}
+    if last == "gate_up_proj":
+        places = {"gate_proj": slice(0, half), "up_proj": slice(half, None)}
+    return [
+        (f"{base}.{expert}.{part}.weight", (expert, place))
+        for expert in range(shape[0])
+        for part, place in places.items()
+    ]
 
 
 def torch_logits(model: Any, case: Case) -> np.ndarray:
@@ -80,7 +108,10 @@ def torch_logits(model: Any, case: Case) -> np.ndarray:
 
 
 def evaluated(model: Any, case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits, and gradients of the token-mean loss by the module's names."""
+    """Logits, and gradients of the token-mean loss by the names that weights are drawn for.
+
+    What has no gradient, as biases of a choice of experts and a choice of keys, has zeros.
+    """
     import torch
 
     ids = torch.from_numpy(token_ids(case))
@@ -88,7 +119,10 @@ def evaluated(model: Any, case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]
     logits = model(ids).logits
     flat = logits[:, :-1].reshape(-1, logits.shape[-1])
     torch.nn.functional.cross_entropy(flat, ids[:, 1:].reshape(-1)).backward()
-    gradients = {name: each.grad.numpy().copy() for name, each in model.named_parameters()}
+    gradients: dict[str, np.ndarray] = {}
+    for name, held in leaves(model).items():
+        gradient = np.zeros(held.shape) if held.grad is None else held.grad.numpy().copy()
+        gradients |= {own: gradient[index] for own, index in pieces(case, name, tuple(held.shape))}
     return logits.detach().numpy(), gradients
 
 
@@ -99,6 +133,7 @@ def floors(case: Case) -> tuple[float, float]:
     worst = max(
         float(np.abs(narrow_gradients[name] - value).max() / np.abs(value).max())
         for name, value in wide_gradients.items()
+        if value.any()
     )
     return float(np.abs(narrow - wide).max()), worst
 
@@ -112,7 +147,11 @@ def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
         model.save_pretrained(folder)
         files = load_file(Path(folder) / "model.safetensors")
         config = json.loads((Path(folder) / "config.json").read_text())
-    values = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    values = {
+        own: held.detach().numpy()[index]
+        for name, held in leaves(model).items()
+        for own, index in pieces(case, name, tuple(held.shape))
+    }
     names = {
         name: next(own for own, held in values.items() if np.array_equal(held, value))
         for name, value in files.items()

@@ -59,13 +59,16 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
     "documents in a window": ({"window": 30, **documents(T)}, (T, T, 8, 8)),
     "mask of a head": ({"causal": True, "mask": coins(ROWS, 8, T, T)}, (T, T, 8, 8)),
     "mask of a key": ({"mask": coins(T)}, (T, T, 8, 8)),
-    "softcap": ({"causal": True, "softcap": 2.0}, (T, T, 8, 8)),
+    "softcap and sinks": ({"causal": True, "softcap": 2.0, "sinks": jnp.arange(8.0) - 3}, (T, T, 8, 8)),
     "out of order": ({"causal": True, **out_of_order(T)}, (T, T, 8, 8)),
     "one key head": ({"causal": True}, (T, T, 8, 1)),
     "one key head, window": ({"window": 40}, (T, T, 8, 1)),
     "one key head, documents": ({"causal": True, **documents(T)}, (T, T, 8, 1)),
     "one key head, masks": ({"mask": coins(ROWS, 8, T, T)}, (T, T, 8, 1)),
-    "two key heads, softcap": ({"window": 9, "softcap": 2.0, "mask": coins(1, 1, T, T)}, (T, T, 8, 2)),
+    "two key heads, sinks": (
+        {"window": 9, "sinks": jnp.arange(8.0) - 3, "mask": coins(1, 1, T, T)},
+        (T, T, 8, 2),
+    ),
     "length 30": ({"causal": True, "mask": coins(30, 30)}, (30, 30, 6, 2)),
     "across": ({"mask": coins(ROWS, 1, 1, 7)}, (16, 7, 8, 8)),
     "a prompt": ({"causal": True, **continued(8, 20)}, (8, 20, 8, 8)),
@@ -81,9 +84,11 @@ def operands(queries: int, keys: int, heads: int, key_heads: int) -> list[jax.Ar
 
 
 def formula(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
-    softcap = options.pop("softcap", None)
+    softcap, sinks = options.pop("softcap", None), options.pop("sinks", None)
     allowed = allowed_keys(query.shape[1], key.shape[1], **options)
-    return reference_attention(query, key, value, allowed=allowed, scale=WIDTH**-0.5, softcap=softcap)
+    return reference_attention(
+        query, key, value, allowed=allowed, scale=WIDTH**-0.5, softcap=softcap, sinks=sinks
+    )
 
 
 def with_gradients(attend: Callable[..., jax.Array]) -> Callable[..., list[jax.Array]]:
@@ -106,7 +111,14 @@ def found(mesh: Any, options: dict[str, Any], sizes: tuple[int, int, int, int]) 
     return {"gaps": gaps, "exchanges": dict(kinds(collectives(compiled.as_text())))}
 
 
-WITH_TENSOR = ("grouped heads", "mask of a head", "one key head", "two key heads, softcap", "length 30")
+WITH_TENSOR = (
+    "grouped heads",
+    "mask of a head",
+    "one key head",
+    "two key heads, sinks",
+    "softcap and sinks",
+    "length 30",
+)
 """The cases in which a tensor axis makes a difference."""
 
 

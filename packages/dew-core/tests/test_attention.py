@@ -106,12 +106,13 @@ def test_bfloat16_softmax_is_computed_in_float32():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"implementation": "tpu"}, "not built yet"),
+        ({"implementation": "tpu"}, "needs a TPU"),
         ({"implementation": "cudnn"}, "needs a GPU"),
         ({"implementation": "flash"}, "one of auto, reference, xla, cudnn, tpu"),
         ({"implementation": "xla", "precision": "highest"}, "reads no precision"),
         ({"window": 0}, "window=0"),
         ({"softcap": 0.0}, "softcap=0.0"),
+        ({"sinks": np.zeros(3)}, "one score for each of 4 heads"),
         ({"query_segment_ids": np.zeros((2, 7), int)}, "go together"),
         ({"causal": True, "key_positions": np.zeros((2, 7), int)}, "go together"),
         ({"mask": np.zeros((7, 7))}, "must be boolean"),

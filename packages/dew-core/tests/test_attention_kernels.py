@@ -11,7 +11,7 @@ import pytest
 
 from dew.nn.attention import scaled_dot_product_attention as attend
 from dew.nn.attention import tiled
-from dew.nn.attention.dispatch import Call, resolve_kernel
+from dew.nn.attention.choice import Call, resolve_kernel
 
 
 def operands(length: int, *, heads: int = 4, key_heads: int = 2, width: int = 8) -> list[jax.Array]:
@@ -101,8 +101,9 @@ def test_causal_scores_are_never_computed_as_a_full_square():
     assert "256,256]" not in compiled.as_text()
 
 
-CPU = Call("cpu", jnp.dtype("float32"), 256, 32, in_order=True, softcap=False, precision=False)
-GPU = Call("gpu", jnp.dtype("bfloat16"), 256, 64, in_order=True, softcap=False, precision=False)
+PLAIN = {"in_order": True, "softcap": False, "precision": False, "keys": 256, "described": True}
+CPU = Call("cpu", jnp.dtype("float32"), 256, 32, **PLAIN)
+GPU = Call("gpu", jnp.dtype("bfloat16"), 256, 64, **PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 from flax import linen as nn
 
 from dew.nn.dense import Dense
-from dew.nn.mlp import FeedForward
-from dew.nn.norms import RMSNorm
+from dew.nn.mlp import GATES, PLAIN, FeedForward
+from dew.nn.norms import LayerNorm, RMSNorm, norm_of
 from dew.nn.rotary import rotary_table, rotate
 from dew.nn.sharding import boxed_like, named_axes, unboxed
 from dew.nn.stack import StackView
@@ -31,6 +33,54 @@ def test_rms_norm_of_bfloat16_keeps_its_statistics_in_float32():
     x = jnp.concatenate([jnp.ones(1), jnp.full(511, 0.03125)]).astype(jnp.bfloat16)
     got = RMSNorm(epsilon=0.0, dtype=jnp.float32).apply({"params": {"scale": jnp.ones(512)}}, x)
     assert got[0] == pytest.approx(1 / np.sqrt((1 + 511 * 0.03125**2) / 512), rel=1e-6)
+
+
+def test_a_scale_that_counts_from_one_is_added_in_float32():
+    # In bfloat16, 1 + 0.05 would be 1.046875.
+    small = jnp.asarray(0.05, jnp.bfloat16)
+    got = RMSNorm(epsilon=0.0, offset=1.0).apply({"params": {"scale": small[None]}}, jnp.ones((1, 1)))
+    assert float(got[0, 0]) == 1 + float(small) and float(got[0, 0]) == pytest.approx(1.05005, abs=1e-5)
+    assert RMSNorm(offset=1.0).init(jax.random.key(0), jnp.ones((1, 2)))["params"]["scale"].unbox().sum() == 0
+
+
+@pytest.mark.parametrize("kind", ["layer", "layer_scale"])
+def test_layer_norm_divides_the_centred_row_by_its_deviation_with_epsilon_inside(kind):
+    x, scale, bias = RNG.standard_normal((3, 8)), RNG.standard_normal(8), RNG.standard_normal(8)
+    params = {"scale": scale, **({"bias": bias} if kind == "layer" else {})}
+    got = norm_of(kind)(epsilon=0.1).apply({"params": params}, jnp.asarray(x, jnp.float32))
+    centred = x - x.mean(-1, keepdims=True)
+    expected = scale * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.1)
+    np.testing.assert_allclose(got, expected + params.get("bias", 0), rtol=1e-5, atol=1e-6)
+
+
+def test_layer_norm_of_bfloat16_keeps_its_statistics_in_float32():
+    x = jnp.concatenate([jnp.ones(1), jnp.full(511, 0.03125)]).astype(jnp.bfloat16)
+    wide = np.asarray(x, np.float64)
+    got = LayerNorm(epsilon=0.0).apply({"params": {"scale": jnp.ones(512), "bias": jnp.zeros(512)}}, x)
+    assert got[0] == pytest.approx((wide[0] - wide.mean()) / wide.std(), rel=1e-5)
+
+
+ERF = np.vectorize(math.erf)
+NONLINEAR = {
+    "swiglu": lambda x: x / (1 + np.exp(-x)),
+    "geglu": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "geglu_erf": lambda x: 0.5 * x * (1 + ERF(x / np.sqrt(2))),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", [*GATES, *PLAIN])
+def test_nonlinearities_are_told_apart_by_more_than_rounding(name):
+    x = np.linspace(-4, 4, 81)
+    expected = NONLINEAR[{"gelu": "geglu", "gelu_erf": "geglu_erf"}.get(name, name)](x)
+    np.testing.assert_allclose({**GATES, **PLAIN}[name](jnp.asarray(x, jnp.float32)), expected, atol=2e-6)
+
+
+def test_dense_adds_its_bias():
+    x, kernel, bias = (RNG.standard_normal(shape) for shape in ((2, 3, 4), (4, 5), (5,)))
+    dense = Dense(5, ("embed", "mlp"), precision="highest", bias=True)
+    got = dense.apply({"params": {"kernel": kernel, "bias": bias}}, jnp.asarray(x))
+    np.testing.assert_allclose(got, x @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
 def test_rotary_turns_coordinate_pairs_of_the_two_halves_by_position_times_frequency():

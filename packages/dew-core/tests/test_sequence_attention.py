@@ -97,7 +97,7 @@ def outcomes() -> dict[str, dict]:
 def test_every_mask_gives_the_formula_and_its_gradients(outcomes):
     # Gradients of keys sum over up to 8 heads of 96 queries, in another order.
     wrong = {case: each["gaps"] for case, each in outcomes.items() if max(each["gaps"]) > 2e-5}
-    assert len(outcomes) == 24 and not wrong, wrong
+    assert len(outcomes) == 25 and not wrong, wrong
 
 
 @pytest.mark.slow

@@ -121,7 +121,6 @@ def test_a_model_field_that_does_not_exist_offers_the_one_that_does():
     ("field", "value"),
     [
         ("objective", "masked_diffusion"),
-        ("pretrained", "some/model"),
         ("indexer", IndexerTraining("warmup")),
         ("block_prompt_tokens", 128),
         ("block_canvas_size", 64),

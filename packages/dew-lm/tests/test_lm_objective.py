@@ -251,7 +251,6 @@ def test_arguments_without_a_function_yet_are_refused_by_name(fields):
     "fields",
     [
         {"indexer": True},
-        {"layers": (0,)},
         {"routes": (TOKENS, None)},
     ],
     ids=lambda fields: next(iter(fields)),

@@ -1,134 +1,206 @@
-"""The mixture of experts: its law by hand, its balance terms by hand, and the same numbers over a mesh."""
+"""The mixture of experts against its law in numpy float64: every router and block that it can be."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.nn.moe import Mixture, MixtureOfExperts
-from dew.nn.moe.router import RoutingLoad
+from dew.config import ModelConfig
+from dew.nn.moe import (
+    ClampedGate,
+    ExpertGroups,
+    Mixture,
+    MixtureOfExperts,
+    RouterRows,
+    Routes,
+    SharedExpert,
+)
 from dew.nn.sharding import unboxed
-from dew.objectives.base import Mean
-from dew.objectives.lm import LMObjective
-from dew.objectives.lm.routing import RouterTerms
-from dew.testing.devices import on_devices
 
 FOUR = Mixture(num_experts=4, top_k=2)
+EIGHT = Mixture(num_experts=8, top_k=3, bias=True)
+VARIANTS = {
+    "mixtral": FOUR,
+    "qwen3_moe": replace(FOUR, normalize=False),
+    "qwen2_moe": replace(FOUR, normalize=False, shared=SharedExpert(intermediate_size=5, gated=True)),
+    "deepseek_v2": replace(
+        EIGHT,
+        bias=False,
+        normalize=False,
+        scale=1.7,
+        groups=ExpertGroups(count=4, keep=2),
+        shared=SharedExpert(intermediate_size=5),
+    ),
+    "deepseek_v3": replace(
+        EIGHT, scores="sigmoid", scale=1.7, groups=ExpertGroups(count=4, keep=2, rank="best_two")
+    ),
+    "gpt_oss": replace(FOUR, router_bias=True, expert_bias=True, gate=ClampedGate(alpha=1.5, limit=0.4)),
+    "llama4": replace(
+        FOUR,
+        top_k=1,
+        normalize=False,
+        scores="sigmoid",
+        weigh_inputs=True,
+        shared=SharedExpert(intermediate_size=6),
+    ),
+}
+ALTERED = [
+    ("mixtral", {"normalize": False}),
+    ("mixtral", {"top_k": 1}),
+    ("mixtral", {"scores": "sigmoid"}),
+    ("qwen3_moe", {"normalize": True}),
+    ("qwen2_moe", {"shared": SharedExpert(intermediate_size=5)}),
+    ("qwen2_moe", {"shared": None}),
+    ("deepseek_v2", {"groups": None}),
+    ("deepseek_v2", {"groups": ExpertGroups(count=4, keep=3)}),
+    ("deepseek_v2", {"groups": ExpertGroups(count=2, keep=1)}),
+    ("deepseek_v2", {"groups": ExpertGroups(count=4, keep=2, rank="best_two")}),
+    ("deepseek_v2", {"scale": 1.0}),
+    ("deepseek_v3", {"groups": ExpertGroups(count=4, keep=2)}),
+    ("deepseek_v3", {"scores": "softmax"}),
+    ("deepseek_v3", {"bias": False}),
+    ("gpt_oss", {"gate": ClampedGate(alpha=1.5, limit=0.5)}),
+    ("gpt_oss", {"gate": ClampedGate(alpha=1.0, limit=0.4)}),
+    ("gpt_oss", {"gate": None}),
+    ("gpt_oss", {"router_bias": False}),
+    ("gpt_oss", {"expert_bias": False}),
+    ("llama4", {"weigh_inputs": False}),
+]
+TOLERANCE = 1e-5
+"""Ten times the largest difference of float32 from numpy's float64 at these sizes."""
 
 
-def drawn(mixture=FOUR, rows=3):
-    layer = MixtureOfExperts(mixture, 6, precision="highest")
-    x = jax.random.normal(jax.random.key(0), (rows, 5, 8))
-    return layer, unboxed(layer.init(jax.random.key(1), x)), x
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
-def by_hand(variables, x, mixture, bias=0.0):
-    """Token by token in numpy."""
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
-    x = np.asarray(x, np.float64)
-    logits = x @ params["gate"]["kernel"]
-    scores = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+def softmax(x):
+    wide = np.exp(x - x.max())
+    return wide / wide.sum()
+
+
+def chosen_experts(scores, bias, mixture):
+    """The experts of one token, best first."""
+    ranked = scores + bias
+    if mixture.groups is not None:
+        groups = ranked.reshape(mixture.groups.count, -1)
+        two = 2 if mixture.groups.rank == "best_two" else 1
+        strength = np.sort(groups, axis=1)[:, -two:].sum(1)
+        kept = np.argsort(-strength, kind="stable")[: mixture.groups.keep]
+        outside = ~np.isin(np.arange(mixture.groups.count), kept)
+        ranked = np.where(outside[:, None], -np.inf, groups).ravel()
+    return np.argsort(-ranked, kind="stable")[: mixture.top_k]
+
+
+def expert(x, params, number, mixture):
+    """What expert `number` makes of one token, silu-gated where the mixture has no gate of its own."""
+
+    def projected(x, name):
+        bias = params[f"bias_{name}"][number] if mixture.expert_bias else 0.0
+        return x @ params[f"experts_{name}"][number] + bias
+
+    gate, up = projected(x, "gate_proj"), projected(x, "up_proj")
+    if mixture.gate is None:
+        return projected(gate * sigmoid(gate) * up, "down_proj")
+    limit = mixture.gate.limit
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return projected((up + 1) * gate * sigmoid(mixture.gate.alpha * gate), "down_proj")
+
+
+def shared_part(x, params, mixture):
+    if mixture.shared is None:
+        return 0.0
+    block = {name: params["shared_expert"][name]["kernel"] for name in ("gate_proj", "up_proj", "down_proj")}
+    gate = x @ block["gate_proj"]
+    out = (gate * sigmoid(gate) * (x @ block["up_proj"])) @ block["down_proj"]
+    return out * sigmoid(x @ params["shared_expert_gate"]["kernel"]) if mixture.shared.gated else out
+
+
+def by_hand(params, x, mixture, bias=0.0, routes=None):
+    """[B, S, D] from float64 parameters; `routes` [B, S, K] replaces the router's choice."""
     out = np.zeros_like(x)
     for place in np.ndindex(x.shape[:2]):
-        chosen = np.argsort(-(scores[place] + bias), kind="stable")[: mixture.top_k]
-        weights = scores[place][chosen]
-        for expert, weight in zip(
-            chosen, weights / weights.sum() if mixture.normalize else weights, strict=True
-        ):
-            gate = x[place] @ params["experts_gate_proj"][expert]
-            hidden = gate / (1 + np.exp(-gate)) * (x[place] @ params["experts_up_proj"][expert])
-            out[place] += weight * (hidden @ params["experts_down_proj"][expert])
+        logits = x[place] @ params["gate"]["kernel"]
+        if mixture.router_bias:
+            logits = logits + params["gate"]["bias"]
+        scores = softmax(logits) if mixture.scores == "softmax" else sigmoid(logits)
+        chosen = chosen_experts(scores, bias, mixture) if routes is None else routes[place]
+        weights = scores[chosen]
+        weights = mixture.scale * (weights / weights.sum() if mixture.normalize else weights)
+        for number, weight in zip(chosen, weights, strict=True):
+            if mixture.weigh_inputs:
+                out[place] += expert(weight * x[place], params, number, mixture)
+            else:
+                out[place] += weight * expert(x[place], params, number, mixture)
+        out[place] += shared_part(x[place], params, mixture)
     return out
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_every_token_gets_the_weighted_sum_of_the_experts_it_chose(normalize):
-    mixture = Mixture(num_experts=4, top_k=2, normalize=normalize)
-    layer, variables, x = drawn(mixture)
-    expected = by_hand(variables, x, mixture)
-    np.testing.assert_allclose(layer.apply(variables, x), expected, atol=2e-6)
+def drawn(mixture, rows=3):
+    """A layer, float32 variables wide enough that every field bites, and its input."""
+    layer = MixtureOfExperts(mixture, 6, precision="highest")
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((rows, 7, 8)).astype(np.float32)
+    made = unboxed(jax.eval_shape(layer.init, jax.random.key(0), x))
+    return layer, jax.tree.map(lambda leaf: np.float32(0.5 * draw.standard_normal(leaf.shape)), made), x
 
 
-def test_no_expert_has_a_capacity():
-    layer, variables, x = drawn()
-    everyone_to_one = jnp.zeros((8, 4)).at[:, 2].set(5.0)
-    variables["params"]["gate"]["kernel"] = everyone_to_one
-    x = jnp.abs(x)
-    np.testing.assert_allclose(layer.apply(variables, x), by_hand(variables, x, FOUR), atol=2e-5)
+def expected(mixture, variables, x, **given):
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables)
+    bias = wide["moe"]["gate"]["bias"] if mixture.bias else 0.0
+    return by_hand(wide["params"], np.asarray(x, np.float64), mixture, bias, **given)
 
 
-def test_bias_shifts_the_choice_and_not_the_weights():
-    mixture = Mixture(num_experts=4, top_k=2, bias=True)
-    layer, variables, x = drawn(mixture)
-    bias = np.array([0.0, 0.9, -0.9, 0.0])
-    variables["moe"]["gate"]["bias"] = jnp.asarray(bias, jnp.float32)
-    expected = by_hand(variables, x, mixture, bias)
-    np.testing.assert_allclose(layer.apply(variables, x), expected, atol=2e-6)
-
-
-def load(counts, scores, log_partition=0.0):
-    counts, scores = np.atleast_2d(counts), np.atleast_2d(scores)
-    return RoutingLoad(
-        jnp.asarray(counts, jnp.int32), jnp.asarray(scores, jnp.float32), jnp.full(len(counts), log_partition)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_token_gets_what_its_experts_make_of_it(variant):
+    layer, variables, x = drawn(VARIANTS[variant])
+    np.testing.assert_allclose(
+        layer.apply(variables, x), expected(layer.mixture, variables, x), atol=TOLERANCE, rtol=0
     )
 
 
-@pytest.mark.parametrize(("seq_aux", "expected"), [(True, 1.25), (False, 1.0)])
-def test_balance_is_formed_within_rows_or_over_the_step(seq_aux, expected):
-    # Two rows of four positions, one choice each: by row 2 (.75 .75 + .25 .25) = 1.25, together uniform.
-    terms = RouterTerms(aux_loss_alpha=1.0, seq_aux=seq_aux)
-    loads = {("gate",): load([[3, 1], [1, 3]], [[3.0, 1.0], [1.0, 3.0]])}
-    stats = terms.statistics(Mean(jnp.asarray(0.0), jnp.asarray(1.0)), loads, 1, 4)
-    assert float(terms.reduced(stats, 1)[0]) == pytest.approx(expected)
+@pytest.mark.parametrize(("variant", "fields"), ALTERED, ids=lambda value: str(value))
+def test_altering_a_field_moves_the_output_far_beyond_the_tolerance(variant, fields):
+    layer, variables, x = drawn(VARIANTS[variant])
+    other = expected(replace(layer.mixture, **fields), variables, x)
+    assert np.abs(layer.apply(variables, x) - other).max() > 100 * TOLERANCE
 
 
-def test_router_z_loss_is_a_mean_over_positions():
-    terms = RouterTerms(router_z_loss=0.5)
-    stats = terms.statistics(
-        Mean(jnp.asarray(3.0), jnp.asarray(1.0)), {("gate",): load([2], [2.0], 8.0)}, 1, 4
+@pytest.mark.parametrize("variant", ["mixtral", "gpt_oss", "llama4"])
+def test_all_tokens_at_one_expert_lose_none(variant):
+    layer, variables, x = drawn(VARIANTS[variant])
+    kernel = np.zeros((8, 4), np.float32)
+    kernel[:, 2] = 2.0
+    variables["params"]["gate"]["kernel"] = kernel
+    x = np.abs(x)
+    np.testing.assert_allclose(
+        layer.apply(variables, x), expected(layer.mixture, variables, x), rtol=1e-5, atol=1e-5
     )
-    assert float(terms.reduced(stats, 1)[0]) == pytest.approx(3.0 + 0.5 * 8 / 4)
 
 
-def test_biases_move_towards_the_mean_load_by_the_rate():
-    terms = RouterTerms(balance_rate=0.1)
-    moved = terms.moved({"moe": {"bias": jnp.zeros(3)}}, {"bias": jnp.asarray([5, 3, 1])})
-    np.testing.assert_allclose(moved["moe"]["bias"], [-0.1, 0.0, 0.1], atol=1e-7)
+def test_a_router_that_saturates_still_ranks_by_its_logits():
+    layer, variables, x = drawn(VARIANTS["llama4"])
+    variables["params"]["gate"]["kernel"] = np.zeros((8, 4), np.float32)
+    variables["params"]["gate"]["kernel"][0] = [60.0, 80.0, 70.0, 50.0]
+    x[..., 0] = 1.0
+    routes = np.full((*x.shape[:2], 1), 1)
+    np.testing.assert_allclose(
+        layer.apply(variables, x),
+        expected(layer.mixture, variables, x, routes=routes),
+        atol=TOLERANCE,
+    )
 
 
-def test_a_load_too_large_for_a_product_in_int32_is_compared_exactly():
-    terms = RouterTerms(balance_rate=1.0)
-    counts = jnp.asarray([700_000_001, 700_000_000, 700_000_000])
-    moved = terms.moved({"moe": {"bias": jnp.zeros(3)}}, {"bias": counts})
-    np.testing.assert_array_equal(moved["moe"]["bias"], [-1.0, 1.0, 1.0])
-
-
-def decoder(**fields):
-    return CausalTransformer(vocab_size=32, hidden_size=8, num_layers=1, num_heads=2, max_seq_len=8, **fields)
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "named"),
-    [
-        (decoder(), {"aux_loss_alpha": 0.1}, r"aux_loss_alpha=0.1 needs .* mixture"),
-        (decoder(), {"router_z_loss": 0.1}, r"router_z_loss=0.1 needs .* mixture"),
-        (decoder(mixture=FOUR), {"balance_rate": 0.1}, r"balance_rate=0.1 .* bias=True"),
-        (decoder(mixture=FOUR), {"seq_aux": False}, r"seq_aux=False .* aux_loss_alpha is unset"),
-        (decoder(mixture=FOUR), {"aux_loss_alpha": -1.0}, r"aux_loss_alpha=-1.0 must be 0 or more"),
-    ],
-)
-def test_terms_without_their_routers_are_refused(model, options, named):
-    with pytest.raises(ValueError, match=named):
-        LMObjective(model, 8, **options)
-
-
-def test_loads_of_a_model_without_routers_are_refused():
-    objective = LMObjective(decoder(), 8)
-    with pytest.raises(ValueError, match=r"routing=True needs .* mixture"):
-        objective.token_scores({"params": {}}, jnp.zeros((1, 9), jnp.int32), routing=True)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_configuration_in_json_builds_the_same_mixture(variant):
+    sizes = {"vocab_size": 32, "hidden_size": 8, "num_layers": 1, "num_heads": 2}
+    record = json.loads(json.dumps(asdict(VARIANTS[variant])))
+    config = ModelConfig("causal_transformer", config={**sizes, "mixture": record})
+    assert config.build().mixture == VARIANTS[variant]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +209,8 @@ def test_loads_of_a_model_without_routers_are_refused():
         ({"num_experts": 0, "top_k": 1}, "num_experts=0"),
         ({"num_experts": 2, "top_k": 3}, "top_k=3 is above num_experts=2"),
         ({"num_experts": 2, "top_k": 1, "layers": (False,)}, "no layer"),
+        ({"num_experts": 2, "top_k": 1, "scores": "tanh"}, "scores='tanh' must be"),
+        ({"num_experts": 2, "top_k": 1, "scale": 0.0}, "scale=0.0 must be above 0"),
     ],
 )
 def test_mixtures_that_cannot_be_are_refused(fields, named):
@@ -144,41 +218,63 @@ def test_mixtures_that_cannot_be_are_refused(fields, named):
         Mixture(**fields)
 
 
-EIGHT = """
-import jax, jax.numpy as jnp, numpy as np
-from dew.nn.moe import Mixture, MixtureOfExperts
-from dew.nn.sharding import unboxed
-from dew.testing.collectives import collectives, kinds
-from dew.training import Layout, MeshSpec, build_mesh
-from dew.training.mesh import batch_sharding
-
-layer = MixtureOfExperts(Mixture(num_experts=4, top_k=2), 16, precision="highest")
-x = jax.random.normal(jax.random.key(0), (8, 3, 8))
-boxed = layer.init(jax.random.key(1), x)
-
-def loss(variables, x):
-    return jnp.sum(jnp.sin(layer.apply(variables, x)))
-
-step = jax.value_and_grad(loss, argnums=(0, 1))
-whole = jax.device_get(jax.jit(step)(unboxed(boxed), x))
-for spec, exchanged in ((MeshSpec(expert=4, fsdp=2), 1), (MeshSpec(), 0), (MeshSpec(expert=8), 0),
-                        (MeshSpec(expert=2, tensor=2), 1)):
-    mesh = build_mesh(spec)
-    placed = jax.device_put(unboxed(boxed), Layout(min_shard=8).shardings(mesh, boxed))
-    rows = jax.device_put(x, batch_sharding(mesh))
-    with jax.set_mesh(mesh):
-        compiled = jax.jit(step).lower(placed, rows).compile()
-    split = jax.device_get(compiled(placed, rows))
-    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(split), strict=True):
-        gap = np.abs(one - other).max() / np.abs(one).max()
-        assert gap <= 2e-6, (spec, one.shape, gap)
-    bank = placed["params"]["experts_up_proj"].sharding.spec
-    assert ("expert" in tuple(bank)) == bool(exchanged), (spec, bank)
-    print(spec, dict(kinds(collectives(compiled.as_text()))))
-print("equal")
-"""
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: ExpertGroups(count=2, keep=3), "keep=3 of count=2"),
+        (lambda: replace(EIGHT, groups=ExpertGroups(count=3, keep=1)), "count=3 must divide num_experts=8"),
+        (lambda: replace(EIGHT, groups=ExpertGroups(count=4, keep=1)), "top_k=3 is above the 2 experts"),
+        (
+            lambda: replace(EIGHT, groups=ExpertGroups(count=8, keep=3, rank="best_two")),
+            "'best_two' needs two experts a group",
+        ),
+        (lambda: SharedExpert(intermediate_size=0), "shared.intermediate_size=0"),
+        (lambda: ClampedGate(limit=0.0), "gate.limit=0.0 must be above 0"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
 
 
-@pytest.mark.slow
-def test_over_meshes_values_and_gradients_are_those_of_one_device():
-    assert on_devices("-c", EIGHT).strip().endswith("equal")
+def drawn_routes(mixture, shape):
+    """K different experts for every token, drawn, and which tokens they replace the router's for."""
+    draw = np.random.default_rng(5)
+    experts = np.argsort(draw.random((*shape, mixture.num_experts)), axis=-1)[..., : mixture.top_k]
+    return experts, draw.random(shape) < 0.6
+
+
+@pytest.mark.parametrize("variant", ["mixtral", "deepseek_v3", "gpt_oss", "llama4"])
+def test_covered_tokens_go_where_the_record_says_with_the_weights_of_today(variant):
+    layer, variables, x = drawn(VARIANTS[variant])
+    experts, covered = drawn_routes(layer.mixture, x.shape[:2])
+    found = layer.apply(variables, x, RouterRows(routes=Routes(experts, covered)))
+    follows = np.where(covered[..., None], expected(layer.mixture, variables, x, routes=experts), 0)
+    chooses = np.where(covered[..., None], 0, expected(layer.mixture, variables, x))
+    np.testing.assert_allclose(found, follows + chooses, atol=TOLERANCE, rtol=0)
+
+
+def test_a_record_without_a_mask_covers_every_token():
+    layer, variables, x = drawn(FOUR)
+    experts, _ = drawn_routes(FOUR, x.shape[:2])
+    found = layer.apply(variables, x, RouterRows(routes=Routes(experts)))
+    np.testing.assert_allclose(found, expected(FOUR, variables, x, routes=experts), atol=TOLERANCE, rtol=0)
+
+
+def test_the_router_learns_the_weights_of_replayed_experts_alone():
+    layer, variables, x = drawn(FOUR)
+    own = x.astype(np.float64) @ variables["params"]["gate"]["kernel"].astype(np.float64)
+    experts = np.argsort(own, axis=-1)[:1, :1, :2]
+    routes = RouterRows(routes=Routes(experts))
+    gradient = jax.grad(lambda v: layer.apply(v, x[:1, :1], routes).sum())(variables)
+    by_expert = np.abs(gradient["params"]["gate"]["kernel"]).max(0)
+    np.testing.assert_array_equal(by_expert > 0, np.isin(np.arange(4), experts))
+
+
+@pytest.mark.parametrize("experts", [[1, 1], [-1, 0], [0, 4]])
+def test_a_record_that_names_no_different_experts_gives_no_number(experts):
+    layer, variables, x = drawn(FOUR)
+    record, covered = np.zeros((*x.shape[:2], 2), np.int32), np.zeros(x.shape[:2], bool)
+    record[1, 2], covered[1, 2] = experts, True
+    found = layer.apply(variables, x, RouterRows(routes=Routes(record, covered)))
+    np.testing.assert_array_equal(np.isnan(found).any(-1), covered)

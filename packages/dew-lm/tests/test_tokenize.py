@@ -18,6 +18,7 @@ from dew.cli import main
 from dew.data.text import HFTokenizer
 from dew.data.tokenize import run as tokenize_run
 from dew.data.tokenize.merge import HeldOut
+from dew.data.tokenize.plan import part_bytes
 from dew.data.tokens import CorpusWriter
 from dew.data.tokens.store import CorpusMeta
 
@@ -28,7 +29,7 @@ FILES = ["meta.json", "train.bin", "val.bin"]
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr("dew.data.tokenize.plan.PART_BYTES", 700)
+    monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: 700)
 
 
 def jsonl(path, texts=TEXTS, column="text"):
@@ -98,13 +99,18 @@ def test_files_of_every_kind_give_their_documents_in_order(tmp_path):
 
 @pytest.mark.parametrize("size", [7, 50, 97, 100_000])
 def test_every_line_stands_once_wherever_the_file_is_cut(tmp_path, monkeypatch, size):
-    monkeypatch.setattr("dew.data.tokenize.plan.PART_BYTES", size)
+    monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: size)
     path = jsonl(tmp_path / "a.jsonl", TEXTS[:6])
     path.write_text(path.read_text() + "\n" + json.dumps({"text": ""}))
     tokenize(path, "--document-end", 0, "--val-documents", 3, out=tmp_path / "c")
     found = documents(tmp_path / "c", "train") + documents(tmp_path / "c", "val")
     assert sorted(found) == sorted([*text.encode(), 0] for text in TEXTS[:6])
     assert len(documents(tmp_path / "c", "val")) == 3
+
+
+@pytest.mark.parametrize(("total", "size"), [(5, 1 << 20), (1 << 33, 1 << 24), (1 << 40, 64 << 20)])
+def test_parts_are_many_and_neither_tiny_nor_huge(total, size):
+    assert part_bytes(total) == size
 
 
 def test_copies_of_a_document_are_held_out_together(tmp_path):
@@ -126,7 +132,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, workers):
 KILLED = """
 import os, signal, sys
 from dew.data.tokenize import command, plan
-plan.PART_BYTES = 700
+plan.part_bytes = lambda total: 700
 class Killing(command.Lines):
     def __call__(self, counts, before):
         super().__call__(counts, before)
@@ -161,7 +167,7 @@ def test_stopped_while_it_merges_it_merges_again(tmp_path, monkeypatch):
     assert tokenize(*words, "--val-documents", 5, out=tmp_path / "c") == 2
     assert (tmp_path / "c" / "val.bin").exists()
     monkeypatch.undo()
-    monkeypatch.setattr("dew.data.tokenize.plan.PART_BYTES", 700)
+    monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: 700)
     monkeypatch.setattr(tokenize_run, "write_part", lambda *_, **__: pytest.fail("tokenized again"))
     assert tokenize(*words, "--val-fraction", 0, out=tmp_path / "c") == 0
     assert not (tmp_path / "c" / "val.bin").exists() and len(documents(tmp_path / "c", "train")) == 40
@@ -199,13 +205,22 @@ def test_what_cannot_work_is_refused_in_one_line_before_work(tmp_path, capsys):
     assert not out.exists()
 
 
-def test_finished_folders_and_the_beginnings_of_others_are_kept(tmp_path, capsys):
+def test_a_finished_folder_is_kept_and_the_same_command_has_nothing_to_do(tmp_path, capsys, monkeypatch):
     good = jsonl(tmp_path / "a.jsonl")
     tokenize(good, out=tmp_path / "c")
-    before = contents(tmp_path / "c")
-    capsys.readouterr()
-    assert "holds a finished corpus" in refused(capsys, good, out=tmp_path / "c")
+    before, said = contents(tmp_path / "c"), capsys.readouterr().out
+    monkeypatch.setattr(tokenize_run, "merge_parts", lambda *_, **__: pytest.fail("written again"))
+    assert tokenize(good, out=tmp_path / "c") == 0
+    again = capsys.readouterr().out
+    assert "holds this corpus already" in again and said.splitlines()[0] in again
+    for option in (("--val-fraction", 0.5), ("--document-end", 7)):
+        said = refused(capsys, good, *option, out=tmp_path / "c")
+        assert "holds a finished corpus of other text or options" in said
     assert contents(tmp_path / "c") == before
+
+
+def test_the_beginnings_of_another_corpus_are_kept(tmp_path, capsys):
+    good = jsonl(tmp_path / "a.jsonl")
     (tmp_path / "d" / ".parts").mkdir(parents=True)
     (tmp_path / "d" / ".parts" / "plan.json").write_text('{"tokenizer": "other", "column": "text"}')
     said = refused(capsys, good, out=tmp_path / "d")

@@ -81,6 +81,13 @@ class RunConfig:
             "objective of your own to train"
         )
 
+    def rebuilt(self) -> Self:
+        """This configuration for weights that a checkpoint holds.
+
+        A family whose `build` reads what only a start needs (published weights, say) leaves that out here.
+        """
+        return self
+
     def run_name(self, recipe: str) -> str:
         """`trainer.name`, or a fresh name that begins with `recipe`.
 

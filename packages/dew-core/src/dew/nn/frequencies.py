@@ -76,6 +76,16 @@ def attention_factor(scaling: RotaryScaling) -> float:
     return _mscale(factor, 1.0)
 
 
+def score_factor(scaling: RotaryScaling | None) -> float:
+    """What latent attention multiplies its scores by: `m(f, b)^2` for a yarn with mscale_all_dim b, else 1.
+
+    It stands beside the attention factor and does not depend on it (DeepSeek-V2, arXiv 2405.04434).
+    """
+    if scaling is None or scaling.factor is None or scaling.factor <= 1 or not scaling.mscale_all_dim:
+        return 1.0
+    return _mscale(scaling.factor, scaling.mscale_all_dim) ** 2
+
+
 def _mscale(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -103,8 +103,9 @@ class Aux(Generic[Effects]):
         variables: complete replacements of nonparameter collections from one accepted microbatch (batch
             statistics). Never `params`: those belong to the optimizer.
         qk_stats: the `qk` collection the attention layers sowed, for QK-Clip: by module path, `max_logits` as
-            a one-tuple of float32 [rows, heads], the largest logit of each head in each row. None where the
-            loss did not open the collection. The largest over a committed window counts.
+            a one-tuple of float32 [rows, heads], the largest logit of each head in each row, and of latent
+            attention also `qk_nope`, a scalar: the width of a head that does not turn. None where the loss
+            did not open the collection. The largest over a committed window counts.
         effects: additive observations, applied once on a committed update.
     """
 
@@ -168,7 +169,7 @@ class Objective(ABC, Generic[Loss, Effects]):
     contract tests an objective must pass.
     """
 
-    artifact: ClassVar[type | None] = None
+    artifact: type | None = None
     """The artifact type `evaluate` returns, or None when it returns nothing."""
 
     unit: str = "examples"

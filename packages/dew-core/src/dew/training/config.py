@@ -31,6 +31,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     ("heads", "tensor"),
     ("kv_heads", "tensor"),
     ("embed", "fsdp"),
+    ("latent", "fsdp"),
     ("head_dim", None),
     ("norm", None),
     ("layers", None),

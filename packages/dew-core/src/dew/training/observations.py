@@ -17,8 +17,8 @@ from dew.training.microbatch import added, pack
 from dew.training.state import Accumulation
 from dew.training.widths import widened
 
-MAXIMA = "max_logits"
-"""What an attention layer sows: a one-tuple of [rows, heads]."""
+MAXIMA, STILL = "max_logits", "qk_nope"
+"""What an attention layer reports: a one-tuple of [rows, heads], and latent attention a width."""
 
 
 def empty_observations(aux: Aux[Any]) -> Accumulation:
@@ -46,16 +46,23 @@ def observed(held: Accumulation, aux: Aux[Any]) -> Accumulation:
 def head_maxima(qk_stats: Any) -> Any:
     """The largest logit of every head over the rows of a batch, nested as `Aux.qk_stats`; None for None.
 
+    A `qk_nope` stays.
+
     Raises:
-        ValueError: an attention layer that reports something else than `max_logits`.
+        ValueError: an attention layer that reports something else than `max_logits` and `qk_nope`.
     """
     if qk_stats is None:
         return None
     flat = cast("dict[tuple[str, ...], Any]", flatten_dict(cast("dict[str, Any]", qk_stats)))
     for path in flat:
-        if path[-1] != MAXIMA:
+        if path[-1] not in (MAXIMA, STILL):
             raise ValueError(
-                f"qk_stats reports {path[-1]!r} of {'/'.join(path[:-1])}; QK-Clip reads {MAXIMA!r} of "
-                "attention with query and key kernels of its own, so use optim.optimizer='muon'"
+                f"qk_stats reports {path[-1]!r} of {'/'.join(path[:-1])}; QK-Clip reads {MAXIMA!r} and "
+                f"{STILL!r} of attention with query and key kernels of its own, so use optim.optimizer='muon'"
             )
-    return unflatten_dict({path: jnp.max(rows, axis=0) for path, (rows,) in flat.items()})
+    return unflatten_dict(
+        {
+            path: jnp.max(leaf[0], axis=0) if path[-1] == MAXIMA else jnp.asarray(leaf, jnp.int32)
+            for path, leaf in flat.items()
+        }
+    )

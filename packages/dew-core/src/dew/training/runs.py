@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from dew.config import files
+from dew.config.names import run_directory
 from dew.lora.factors import merged
 from dew.lora.objective import adapted
 from dew.objectives.base import Objective, Variables, merge, select, thaw
@@ -49,7 +50,7 @@ class Run:
 
     def objective(self) -> Objective[Any, Any]:
         """The objective this run trains, built anew."""
-        return self.config.build()
+        return self.config.rebuilt().build()
 
     def has_average(self, step: int | None = None) -> bool:
         """Whether the checkpoint of `step`, default the latest, holds a moving average."""
@@ -123,6 +124,12 @@ class Run:
         shardings = tree_shardings(chosen, mesh, boxed)
         check_replication(chosen, shapes["params"], shardings["params"], mesh)
         return described(shapes, shardings)
+
+
+def has_checkpoint(config: RunConfig, name: str) -> bool:
+    """Whether the run called `name` has a complete checkpoint to go on from."""
+    directory = run_directory(config.trainer.checkpoint_dir, name)
+    return Checkpoints(f"{directory}/checkpoints", keep=config.trainer.keep).latest is not None
 
 
 def load_run(directory: str | os.PathLike[str]) -> Run:

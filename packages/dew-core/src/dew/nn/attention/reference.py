@@ -21,6 +21,7 @@ def reference_attention(
     allowed: Bool[Array, "..."] | None,
     scale: float,
     softcap: float | None = None,
+    sinks: Float[Array, " H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B T H E"]:
     """Return `softmax(cap(scale * q k^T)) v` over the allowed keys, `cap(x) = softcap * tanh(x / softcap)`.
@@ -35,6 +36,8 @@ def reference_attention(
         allowed: broadcastable to [B, H, T, S], of four dimensions.
         scale: multiplies the scores.
         softcap: bounds the scores' magnitude.
+        sinks: a score of each head that takes its share of the softmax and has no value (arXiv 2508.10925,
+            section 2.3).
         precision: of both products.
     """
     rows, queries, heads, _ = query.shape
@@ -48,17 +51,24 @@ def reference_attention(
     scores = scores * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
-    weights = masked_softmax(scores, allowed).astype(value.dtype)
+    weights = masked_softmax(scores, allowed, sinks).astype(value.dtype)
     weights = weights.reshape(rows, key_heads, groups, queries, keys)
     mixed = jnp.einsum("bkgts,bske->btkge", weights, value, precision=precision)
     return mixed.reshape(rows, queries, heads, value.shape[-1])
 
 
 def masked_softmax(
-    scores: Float[Array, "B H T S"], allowed: Bool[Array, "..."] | None
+    scores: Float[Array, "B H T S"],
+    allowed: Bool[Array, "..."] | None,
+    sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B H T S"]:
-    """Return the softmax over the last axis among allowed entries; a row with none is all zeros."""
-    if allowed is None:
-        return jax.nn.softmax(scores, axis=-1)
-    weights = jax.nn.softmax(jnp.where(allowed, scores, FORBIDDEN), axis=-1)
-    return jnp.where(allowed, weights, 0.0)
+    """Return the softmax over the last axis among allowed entries; a row with none is all zeros.
+
+    A sink's share is left out, so rows then sum to less than 1.
+    """
+    seen = scores if allowed is None else jnp.where(allowed, scores, FORBIDDEN)
+    if sinks is not None:
+        column = jnp.broadcast_to(sinks[:, None, None].astype(scores.dtype), (*scores.shape[:3], 1))
+        seen = jnp.concatenate([seen, column], axis=-1)
+    weights = jax.nn.softmax(seen, axis=-1)[..., : scores.shape[-1]]
+    return weights if allowed is None else jnp.where(allowed, weights, 0.0)

@@ -137,6 +137,10 @@ def _spec(plan: Plan, name: str, shape: tuple[int, ...], rows: int) -> Partition
         return PartitionSpec(plan.rows, SEQUENCE_AXIS, plan.heads)
     if name in ("key", "value"):
         return PartitionSpec(plan.rows, plan.keys, plan.heads)
+    if name == "sinks":
+        # After a trade device i has the i-th part of its heads.
+        parts = (plan.heads, None if gather else SEQUENCE_AXIS)
+        return PartitionSpec(tuple(filter(None, parts)) or None)
     by_row = plan.rows if shape[0] == rows else None
     if name != "mask":
         own = gather and name.startswith("query")

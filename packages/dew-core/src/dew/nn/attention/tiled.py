@@ -5,8 +5,8 @@ position's window), so that half of the square of scores is never computed. The 
 operand over its query axis: products of the form `P^T dO` are written `(dO^T P)^T`, with the narrow matrix
 transposed in memory first. XLA's CPU products are several times slower otherwise.
 
-Dimensions: B rows, T positions, H query heads, K key heads, N = B * K, G = H / K, D width; t and s are a
-tile's queries and keys.
+Dimensions: B rows, T positions, H query heads, K key heads, N = B * K, G = H / K, D a key's and E a value's
+width; t and s are a tile's queries and keys.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def tile_size(length: int) -> int:
 def tiled_attention(
     query: Float[Array, "B T H D"],
     key: Float[Array, "B T K D"],
-    value: Float[Array, "B T K D"],
+    value: Float[Array, "B T K E"],
     *,
     scale: float,
     window: int | None = None,
     allowed: Bool[Array, "..."] | None = None,
-) -> Float[Array, "B T H D"]:
+) -> Float[Array, "B T H E"]:
     """Return causal attention of a sequence with itself, as `reference_attention` defines it.
 
     Reverse-mode differentiable once; forward mode needs another implementation.
@@ -70,7 +70,7 @@ def tiled_attention(
     Args:
         query: [B, T, H, D] in float32.
         key: [B, T, K, D] with K dividing H.
-        value: [B, T, K, D].
+        value: [B, T, K, E].
         scale: multiplies the scores.
         window: a query sees itself and the `window - 1` positions before it; None sees all before it.
         allowed: further restriction, broadcastable to [B, H, T, T], of four dimensions.
@@ -82,11 +82,11 @@ def tiled_attention(
     mixed = _attend(
         by_head * scale,
         key.swapaxes(1, 2).reshape(units, length, width),
-        value.swapaxes(1, 2).reshape(units, length, width),
+        value.swapaxes(1, 2).reshape(units, length, value.shape[-1]),
         None if allowed is None else _by_unit(allowed, rows, key_heads, groups, length),
         window,
     )
-    return mixed.reshape(rows, heads, length, width).swapaxes(1, 2)
+    return mixed.reshape(rows, heads, length, value.shape[-1]).swapaxes(1, 2)
 
 
 def _by_unit(
@@ -103,7 +103,7 @@ def _by_unit(
 def _attend(
     query: Float[Array, "N G T D"],
     key: Float[Array, "N T D"],
-    value: Float[Array, "N T D"],
+    value: Float[Array, "N T E"],
     allowed: Bool[Array, "..."] | None,
     window: int | None,
 ) -> Float[Array, "N G T D"]:

@@ -113,7 +113,7 @@ def enter(
     """
     capacity = entry.tokens.shape[1]
     read = DecodeOps(model, params).prefill(entry.tokens[:, :width], entry.length, capacity=width)
-    active = np.ones(1, bool)
+    active = jnp.ones(1, bool)
     state = prompt_state(entry.tokens, entry.length, entry.key, active, pad_id, entry.budget, slots=capacity)
     carry = loop.begin(state, entry.length, read.logits, transform, stopping)
     fresh = within_budget(Rows(replace(carry, drawn=carry.state.step), entry.budget))

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes
@@ -143,8 +143,7 @@ def _environment(today: datetime.date | None) -> ImmutableSandboxedEnvironment:
         return today.strftime(form)
 
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = strftime_now
+    cast("dict[str, Any]", environment.globals).update(raise_exception=_refuse, strftime_now=strftime_now)
     return environment
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,8 @@ def main(argv: list[str]) -> int:
         )
     )
     began = time.monotonic()
+    if work.finished is not None:
+        print(f"{words.out} holds this corpus already")
     with shown(work.size, len(work.parts)) as progress:
         result = work.run(progress)
     seconds = time.monotonic() - began
@@ -63,7 +65,7 @@ def report(
 
 
 @contextmanager
-def shown(size: int, parts: int) -> Iterator[Progress]:
+def shown(size: int, parts: int) -> Generator[Progress]:
     """A bar on a terminal, else a line now and then, on standard error."""
     if not sys.stderr.isatty():
         yield Lines(size, parts)

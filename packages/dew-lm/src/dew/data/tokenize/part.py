@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import batched, chain
@@ -78,7 +78,7 @@ class PartFiles:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[IO[bytes]]:
+def written(path: Path) -> Generator[IO[bytes]]:
     """A file that stands at `path` once it is whole and on the disk.
 
     Until then it has a name of this process's own, since a worker may outlive the run it worked for by a

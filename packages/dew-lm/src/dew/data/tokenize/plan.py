@@ -22,8 +22,8 @@ KINDS: dict[str, Kind] = {".jsonl": "lines", ".ndjson": "lines", ".parquet": "ro
 """Suffix -> how the file holds documents; any other file is one document of text."""
 REFUSED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 """Suffixes of packed files, which cannot be read from the middle."""
-PART_BYTES = 16 << 20
-"""Bytes of a part, about."""
+PARTS, SMALLEST, LARGEST = 512, 1 << 20, 64 << 20
+"""How many parts there are, about, where each has so many bytes at least and at most."""
 HEAD = 8192
 """Bytes of a text file that are looked at before work."""
 
@@ -76,15 +76,14 @@ def plan_parts(sources: Sequence[str], pattern: str, column: str) -> list[Part]:
         PermissionError: a file or folder may not be read.
         ValueError: a packed or binary file, or records without the column.
     """
-    pieces: list[tuple[Piece, int]] = []
-    for source in sources:
-        for span in text_files(Path(source).expanduser(), pattern):
-            pieces += _pieces(span, column)
+    spans = [span for source in sources for span in text_files(Path(source).expanduser(), pattern)]
+    most = part_bytes(sum(span.size for span in spans))
+    pieces = [piece for span in spans for piece in _pieces(span, column, most)]
     parts: list[Part] = []
     held: list[Piece] = []
     size = 0
     for piece, weight in pieces:
-        if held and size + weight > PART_BYTES:
+        if held and size + weight > most:
             parts.append(Part(len(parts), tuple(held), size))
             held, size = [], 0
         held.append(piece)
@@ -92,7 +91,12 @@ def plan_parts(sources: Sequence[str], pattern: str, column: str) -> list[Part]:
     return [*parts, Part(len(parts), tuple(held), size)]
 
 
-def _pieces(span: Span, column: str) -> Iterator[tuple[Piece, int]]:
+def part_bytes(total: int) -> int:
+    """Bytes of a part of a corpus of `total` bytes, about."""
+    return min(max(total // PARTS, SMALLEST), LARGEST)
+
+
+def _pieces(span: Span, column: str, most: int) -> Iterator[tuple[Piece, int]]:
     if span.path.suffix in REFUSED:
         raise ValueError(f"{span.path} is packed; unpack it, or leave it out by --glob")
     kind = KINDS.get(span.path.suffix, "text")
@@ -109,8 +113,8 @@ def _pieces(span: Span, column: str) -> Iterator[tuple[Piece, int]]:
         yield Piece(path, kind, 0, span.size), span.size
         return
     _text_of(f"line 1 of {path}", line, column)
-    for start in range(0, span.size, PART_BYTES):
-        stop = min(start + PART_BYTES, span.size)
+    for start in range(0, span.size, most):
+        stop = min(start + most, span.size)
         yield Piece(path, kind, start, stop), stop - start
 
 

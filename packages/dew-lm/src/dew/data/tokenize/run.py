@@ -2,7 +2,8 @@
 there.
 
 Everything unfinished lies in `OUT/.parts`: `plan.json`, which a later run must agree with, and the committed
-parts. `meta.json` is written last, and then `.parts` is taken away.
+parts. `made_of.json`, which says what the corpus was made of, and `meta.json` are written last, and then
+`.parts` is taken away.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -27,8 +28,8 @@ from dew.data.tokenize.plan import Part, plan_parts
 from dew.data.tokens.store import META, CorpusMeta, id_dtype
 from dew.data.worker_life import end_with_parent
 
-PARTS, PLAN, LOCK = ".parts", "plan.json", "lock"
-UNFINISHED = {PARTS, "train.bin", "val.bin", f"{META}.draft"}
+PARTS, PLAN, LOCK, MADE_OF = ".parts", "plan.json", "lock", "made_of.json"
+UNFINISHED = {PARTS, MADE_OF, "train.bin", "val.bin", f"{META}.draft"}
 """What a run that was stopped leaves in its folder."""
 
 type Progress = Callable[[PartCounts, bool], None]
@@ -95,10 +96,30 @@ class Tokenizing:
             raise ValueError(
                 f"--document-end {self.end} must be an id from 0 to {self.tokenizer.vocab_size - 1}"
             )
-        _require_free(request.out)
+        _require_folder(request.out)
         self.parts = plan_parts(request.sources, request.pattern, request.column)
         self._folder = request.out / PARTS
+        self.finished = self._require_own_corpus()
         self._require_own_parts()
+
+    @property
+    def _made_of(self) -> dict[str, object]:
+        return {**self._identity(), "held_out": asdict(self._request.held_out)}
+
+    def _require_own_corpus(self) -> Result | None:
+        if not (self._request.out / META).exists():
+            return None
+        sheet = self._request.out / MADE_OF
+        had = json.loads(sheet.read_bytes()) if sheet.exists() else {}
+        counts = {name: had.pop(name, 0) for name in ("documents", "empty")}
+        if had != self._made_of:
+            raise ValueError(
+                f"--out {self._request.out} holds a finished corpus of other text or options; read it, or "
+                "name "
+                "another folder"
+            )
+        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed at its last step
+        return Result(CorpusMeta.read(self._request.out), **counts)
 
     @property
     def size(self) -> int:
@@ -112,6 +133,8 @@ class Tokenizing:
             ValueError: text that cannot be read, or another run that writes to the same folder.
             ChildProcessError: a worker died.
         """
+        if self.finished is not None:
+            return self.finished
         self._folder.mkdir(parents=True, exist_ok=True)
         with _sole(self._folder / LOCK):
             self._write_plan()
@@ -120,6 +143,12 @@ class Tokenizing:
             for number, found in self._work(left):
                 counts[number] = found
                 progress(found, False)
+            documents, empty = (
+                sum(getattr(each, name) for each in counts.values()) for name in ("documents", "empty")
+            )
+            with written(self._request.out / MADE_OF) as file:
+                told = {**self._made_of, "documents": documents, "empty": empty}
+                file.write(json.dumps(told, indent=2).encode() + b"\n")
             meta = merge_parts(
                 self._folder,
                 [part.number for part in self.parts],
@@ -129,9 +158,6 @@ class Tokenizing:
                 held_out=self._request.held_out,
             )
         shutil.rmtree(self._folder)
-        documents, empty = (
-            sum(getattr(each, name) for each in counts.values()) for name in ("documents", "empty")
-        )
         return Result(meta, documents, empty)
 
     def _finished(self, progress: Progress) -> dict[int, PartCounts]:
@@ -203,21 +229,21 @@ class Tokenizing:
             file.write(json.dumps(self._identity()).encode())
 
 
-def _require_free(out: Path) -> None:
+def _require_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; name a folder")
-    if (out / META).exists():
-        shutil.rmtree(out / PARTS, ignore_errors=True)  # of a run that was killed between its last two steps
-        raise ValueError(f"--out {out} holds a finished corpus; read it, or name another folder")
-    others = sorted({each.name for each in out.iterdir()} - UNFINISHED) if out.is_dir() else []
-    if others:
-        raise ValueError(f"--out {out} holds {others[0]}; name a new or an empty folder")
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out {out}: its folder {out.absolute().parent} is not there; make it first")
+    if not out.is_dir() or (out / META).exists():
+        return
+    drafts = {each.name for each in out.glob(f"*{DRAFT}")}
+    others = sorted({each.name for each in out.iterdir()} - UNFINISHED - drafts)
+    if others:
+        raise ValueError(f"--out {out} holds {others[0]}; name a new or an empty folder")
 
 
 @contextlib.contextmanager
-def _sole(lock: Path) -> Iterator[None]:
+def _sole(lock: Path) -> Generator[None]:
     """Hold `lock`, which the system lets go of when the process ends, however it ends."""
     with lock.open("w") as file:
         try:

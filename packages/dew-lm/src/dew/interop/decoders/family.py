@@ -14,20 +14,36 @@ REQUIRED: Final = object()
 """The default of a field that a file has to have."""
 WITHOUT_EFFECT = (
     "_attn_implementation_autoset",
+    "_model_name_or_path",
     "_name_or_path",
     "architectures",
     "attention_dropout",
     "attn_implementation",
     "auto_map",
     "bos_token_id",
+    "chunk_size_feed_forward",
     "dtype",
     "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
     "initializer_range",
+    "label2id",
     "model_type",
+    "output_attentions",
+    "output_hidden_states",
     "pad_token_id",
+    "problem_type",
+    "pruned_heads",
+    "return_dict",
+    "sep_token_id",
+    "task_specific_params",
     "tokenizer_class",
     "torch_dtype",
+    "torchscript",
     "transformers_version",
+    "unk_token_id",
+    "use_bfloat16",
     "use_cache",
 )
 """Fields of any family that say nothing of what the model computes: dropout is off outside training, and the
@@ -84,12 +100,13 @@ class Group:
 class Row:
     """A published tensor and the leaves it holds.
 
-    `{layer}` in the name and in the paths stands for a layer's index. A tensor whose leaves the model does
-    not have is none of its tensors.
+    `{layer}` in the name and in the paths stands for a layer's index, and `{expert}` in the name for an
+    expert's, whose slice of the leaf the tensor is. A tensor whose leaves the model does not have is none of
+    its tensors.
 
     Attributes:
         name: in the file.
-        paths: under `params`.
+        paths: under `params`, or with the collection in front.
         form: how it holds them.
         index: which slice of the leaf's first dimension it is, or None for the whole leaf.
     """

@@ -60,7 +60,7 @@ def tied(default: bool) -> Field:
 
 def activation(table: Mapping[str, str] = GATED, *, name: str = "hidden_act", default: Any = "silu") -> Field:
     """The feed-forward block; written as the first name that means it."""
-    spelled = {own: published for published, own in reversed(table.items())}
+    spelled = {own: published for published, own in reversed(list(table.items()))}
     return Field(name, "activation", default, _Known(table).read, _Known(spelled).read)
 
 

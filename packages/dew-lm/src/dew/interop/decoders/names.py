@@ -5,6 +5,9 @@ from __future__ import annotations
 MODEL_TYPES = (
     "arcee",
     "cohere2",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
     "gemma",
     "gemma2",
     "gemma3_text",

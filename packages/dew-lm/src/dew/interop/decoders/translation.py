@@ -6,13 +6,14 @@ Nothing is passed over: a field of a file is read, known to change nothing, or r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from dew.interop.decoders.family import REQUIRED, WITHOUT_EFFECT, Family, Field
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
+from dew.nn.moe.config import Mixture
 
 RECORDS = {"rotary": Rotary, "bias": Biases, "scales": Scales}
 NUMERICS = ("dtype", "param_dtype", "precision", "attention_impl", "remat", "parent", "name")
@@ -73,6 +74,7 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
         "sliding_window": next(filter(None, spans), None),
         "sliding_layers": tuple(span is not None for span in spans),
         "rope_theta": model.rope_theta if turned else None,
+        "mixture": _mixture(model),
     }
     for name in RECORDS:
         record = values.pop(name)
@@ -130,6 +132,15 @@ def _value(model: CausalTransformer, dotted: str) -> Any:
     for name in dotted.split("."):
         value = getattr(value, name)
     return value
+
+
+def _mixture(model: CausalTransformer) -> Mixture | None:
+    """The mixture with its default width and a flag for each layer."""
+    if model.mixture is None:
+        return None
+    flags = tuple(model.mixture.at(layer) for layer in range(model.num_layers))
+    width = model.mixture.intermediate_size or _width(model)
+    return replace(model.mixture, layers=flags, intermediate_size=width)
 
 
 def _width(model: CausalTransformer) -> int:

@@ -1,12 +1,10 @@
 """A mixture of experts without capacity: every token reaches every expert it chose, whatever their loads.
 
-Dimensions: B rows, S tokens, D model width, F inner width, K experts of a token, G experts of a bank. The
-pairs of a token and an expert are sorted by expert, and one grouped product serves each projection.
+Dimensions: B rows, S tokens, D model width, F inner width, K experts of a token, G experts of a bank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -15,25 +13,27 @@ from flax import linen as nn
 from flax.typing import Dtype
 from jaxtyping import Array, Float, Int
 
+from dew.nn.dense import fan_in_normal
 from dew.nn.expert_rows import over_expert_groups
-from dew.nn.mlp import GATES, Activation, squared_relu
+from dew.nn.mlp import PLAIN, Activation, FeedForward
+from dew.nn.moe.blocks import Bank, Blocks, mixed
 from dew.nn.moe.config import Mixture
-from dew.nn.moe.router import Choice, Router
+from dew.nn.moe.router import Router
+from dew.nn.moe.routes import RouterRows
 from dew.nn.sharding import named_axes
-
-type Bank = Mapping[str, jax.Array]
-"""`up_proj` and, where the activation is gated, `gate_proj` [G, D, F], and `down_proj` [G, F, D]."""
-
-type GroupedProduct = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 class MixtureOfExperts(nn.Module):
-    """`sum over chosen e of weight_e block_e(x)`.
+    """`sum over chosen e of weight_e block_e(x)`, plus the shared block where the mixture has one.
+
+    A device with G of the experts works on `n min(K, G)` rows of width D and F, where n counts the tokens of
+    its expert group (its own, times the devices of the mesh's `expert` axis): the most that its experts can
+    get. No load, however uneven, needs more, so no token is dropped.
 
     Attributes:
         mixture: experts and their choice.
         width: F.
-        activation: of every block.
+        activation: of every block without a gate of its own.
         output_gain: scale of the output projections' initial values.
         dtype: computes; scores are float32 or wider.
         param_dtype: stores.
@@ -49,11 +49,19 @@ class MixtureOfExperts(nn.Module):
     precision: jax.lax.PrecisionLike = None
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        choice = Router(self.mixture, self.param_dtype, self.precision, name="gate")(x)
+    def __call__(self, x: Float[Array, "B S D"], rows: RouterRows | None = None) -> Float[Array, "B S D"]:
+        """Mix.
+
+        Args:
+            x: [B, S, D].
+            rows: what the router is told about the tokens.
+        """
+        choice = Router(self.mixture, self.param_dtype, self.precision, name="gate")(x, rows)
         bank = self._bank(x.shape[-1])
-        blocks = partial(mixed, activation=self.activation, product=self.grouped_product)
-        return over_expert_groups(blocks, (x.astype(self.dtype), choice), bank)
+        law = self.mixture
+        blocks = Blocks(self.activation, law.gate, law.weigh_inputs, self.grouped_product)
+        routed = over_expert_groups(partial(mixed, blocks=blocks), (x.astype(self.dtype), choice), bank)
+        return routed if law.shared is None else routed + self._shared(x)
 
     def grouped_product(
         self, tokens: Float[Array, "N D"], weights: Float[Array, "G D F"], sizes: Int[Array, " G"]
@@ -69,7 +77,8 @@ class MixtureOfExperts(nn.Module):
 
     def _bank(self, model_width: int) -> Bank:
         experts, width = self.mixture.num_experts, self.width
-        names = ("up_proj",) if self.activation == "relu2" else ("gate_proj", "up_proj")
+        gated = self.mixture.gate is not None or self.activation not in PLAIN
+        names = ("gate_proj", "up_proj") if gated else ("up_proj",)
         inner = named_axes(expert_normal(1.0), "expert", "embed", "mlp")
         outer = named_axes(expert_normal(self.output_gain), "expert", "mlp", "embed")
         bank: dict[str, jax.Array] = {
@@ -79,52 +88,47 @@ class MixtureOfExperts(nn.Module):
         bank["down_proj"] = self.param(
             "experts_down_proj", outer, (experts, width, model_width), self.param_dtype
         )
+        if self.mixture.expert_bias:
+            bank |= {f"{name}_bias": self._bias(name, weight) for name, weight in bank.items()}
         return {name: weight.astype(self.dtype) for name, weight in bank.items()}
+
+    def _bias(self, name: str, weight: jax.Array) -> jax.Array:
+        side = "embed" if name == "down_proj" else "mlp"
+        zeros = named_axes(nn.initializers.zeros_init(), "expert", side)
+        shape = (weight.shape[0], weight.shape[-1])
+        return self.param(f"bias_{name}", zeros, shape, self.param_dtype)
+
+    def _shared(self, x: jax.Array) -> jax.Array:
+        shared = self.mixture.shared
+        assert shared is not None, "asked for where the mixture has a shared block"
+        numerics = self.activation, self.output_gain, self.dtype, self.param_dtype, self.precision
+        output = FeedForward(shared.intermediate_size, *numerics, name="shared_expert")(x)
+        if not shared.gated:
+            return output
+        gate = SharedGate(self.param_dtype, self.precision, name="shared_expert_gate")(x)
+        return output * gate.astype(output.dtype)
+
+
+class SharedGate(nn.Module):
+    """`sigmoid(x w)`, in float32 or wider.
+
+    Attributes:
+        param_dtype: stores.
+        precision: of the product.
+    """
+
+    param_dtype: Dtype = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B S D"]) -> Float[Array, "B S 1"]:
+        kernel: jax.Array = self.param(
+            "kernel", named_axes(fan_in_normal(), "embed", None), (x.shape[-1], 1), self.param_dtype
+        )
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        return jax.nn.sigmoid(jnp.dot(x.astype(wide), kernel.astype(wide), precision=self.precision))
 
 
 def expert_normal(gain: float) -> jax.nn.initializers.Initializer:
     """`fan_in_normal` for stacked kernels: each expert has its own fan."""
     return nn.initializers.variance_scaling(gain**2, "fan_in", "truncated_normal", batch_axis=(0,))
-
-
-def mixed(
-    rows: tuple[jax.Array, Choice],
-    bank: Bank,
-    first: jax.Array | int,
-    *,
-    activation: Activation,
-    product: GroupedProduct,
-) -> Float[Array, "B S D"]:
-    """The part of the mixture's output that the experts of one bank compute.
-
-    Args:
-        rows: [B, S, D] and the choice of each token.
-        bank: experts `first` to `first + G`.
-        first: the number of the bank's first expert.
-        activation: of every block.
-        product: of sorted rows and a bank's projection, by group sizes.
-    """
-    x, choice = rows
-    groups, chosen = bank["up_proj"].shape[0], choice.experts.shape[-1]
-    expert = choice.experts.reshape(-1) - first
-    here = (expert >= 0) & (expert < groups)
-    # Pairs of other banks sort behind all groups, where no product reads them.
-    key = jnp.where(here, expert, groups)
-    order = jnp.argsort(key, stable=True)
-    sizes = jnp.sum(key[:, None] == jnp.arange(groups), axis=0, dtype=jnp.int32)
-    tokens = x.reshape(-1, x.shape[-1])
-    outputs = _blocks(tokens[order // chosen], bank, sizes, activation, product)
-    back = jnp.argsort(order)
-    pairs = jnp.where(here[:, None], outputs[back], 0).reshape(*choice.experts.shape, -1)
-    return jnp.sum(pairs * choice.weights[..., None].astype(pairs.dtype), axis=-2)
-
-
-def _blocks(
-    tokens: jax.Array, bank: Bank, sizes: jax.Array, activation: Activation, product: GroupedProduct
-) -> jax.Array:
-    hidden = product(tokens, bank["up_proj"], sizes)
-    if activation == "relu2":
-        hidden = squared_relu(hidden)
-    else:
-        hidden = GATES[activation](product(tokens, bank["gate_proj"], sizes)) * hidden
-    return product(hidden, bank["down_proj"], sizes)

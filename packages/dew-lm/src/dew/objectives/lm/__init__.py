@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from dew.objectives.lm.batch import TEXT_KEY as TEXT_KEY
     from dew.objectives.lm.config import IndexerTraining as IndexerTraining
     from dew.objectives.lm.config import LMRunConfig as LMRunConfig
+    from dew.objectives.lm.distillation import Distillation as Distillation
+    from dew.objectives.lm.distillation import FeatureMatch as FeatureMatch
     from dew.objectives.lm.metrics import Perplexity as Perplexity
     from dew.objectives.lm.metrics import perplexity as perplexity
     from dew.objectives.lm.objective import LMObjective as LMObjective
@@ -22,6 +24,8 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "TEXT_KEY": "dew.objectives.lm.batch:dew-lm",
+        "Distillation": "dew.objectives.lm.distillation:dew-lm",
+        "FeatureMatch": "dew.objectives.lm.distillation:dew-lm",
         "IndexerTraining": "dew.objectives.lm.config:dew-lm",
         "LMRunConfig": "dew.objectives.lm.config:dew-lm",
         "LMObjective": "dew.objectives.lm.objective:dew-lm",

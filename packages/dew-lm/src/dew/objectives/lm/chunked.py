@@ -110,6 +110,11 @@ def head_logits(
     return _capped(HeadSpec(softcap=softcap, precision=precision), hidden, weight)
 
 
+def capped(logits: Float[Array, "..."], softcap: float | None) -> Float[Array, "..."]:
+    """Return `softcap tanh(logits / softcap)`, or the logits themselves without a cap."""
+    return logits if softcap is None else softcap * jnp.tanh(logits / softcap)
+
+
 def _tiles(spec: HeadSpec, vocab: int) -> list[tuple[int, int]]:
     width = -(-vocab // spec.chunks)
     return [(start, min(start + width, vocab)) for start in range(0, vocab, width)]
@@ -118,8 +123,7 @@ def _tiles(spec: HeadSpec, vocab: int) -> list[tuple[int, int]]:
 def _capped(spec: HeadSpec, hidden: jax.Array, tile: jax.Array) -> jax.Array:
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
     logits = jnp.dot(hidden, tile.astype(hidden.dtype), precision=spec.precision, preferred_element_type=wide)
-    logits = split_merged(logits) if hidden.ndim == 2 else split_tokens(logits)
-    return logits if spec.softcap is None else spec.softcap * jnp.tanh(logits / spec.softcap)
+    return capped(split_merged(logits) if hidden.ndim == 2 else split_tokens(logits), spec.softcap)
 
 
 class _Running(NamedTuple):

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
     "objective": (("lm",), "use lm"),
-    "pretrained": ((None,), "unset it to train from the start"),
-    "indexer": ((None,), "unset it: there is no sparse attention yet"),
     "block_prompt_tokens": ((256,), "leave it at 256: there is no block_diffusion yet"),
     "block_canvas_size": ((None,), "unset it: there is no block_diffusion yet"),
 }
@@ -64,6 +62,7 @@ def with_sizes(
     needed: int,
     needs: str,
     unset: int | None = None,
+    published: str | None = None,
 ) -> ModelConfig:
     """`model` with the vocabulary and the longest row written into its fields.
 
@@ -74,13 +73,20 @@ def with_sizes(
         needed: ids of the longest row.
         needs: what is so long, for the message.
         unset: `max_seq_len` where the configuration names none; None takes `needed`.
+        published: where the model was published, for the message.
 
     Raises:
         ValueError: the model's own sizes do not fit.
     """
     sizes = dict(model.config)
     vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-    if vocab != tokenizer.vocab_size:
+    # A table may have more rows than there are ids, as published ones do; every byte is an id.
+    if vocab < tokenizer.vocab_size or (name == "byte" and vocab != tokenizer.vocab_size):
+        if published is not None:
+            raise ValueError(
+                f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was "
+                f"trained on {vocab} of another; set --tokenizer to the folder of its own"
+            )
         raise ValueError(
             f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer {name!r}; "
             "leave vocab_size out of model.config"
@@ -101,10 +107,21 @@ class IndexerTraining:
         phase: `warmup` trains the indexer alone beside dense attention; `sparse` trains everything on the
             keys it selects.
         weight: scales the divergence of the indexer's distribution from the attention's.
+
+    Raises:
+        ValueError: another phase, or a weight that is not above 0.
     """
 
     phase: Literal["warmup", "sparse"]
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.phase not in ("warmup", "sparse"):
+            raise ValueError(f"indexer phase={self.phase!r} must be 'warmup' or 'sparse'")
+        if not self.weight > 0:
+            raise ValueError(
+                f"indexer weight={self.weight} must be above 0; leave indexer out to train without"
+            )
 
 
 @dataclass(frozen=True)
@@ -118,7 +135,10 @@ class LMRunConfig(RunConfig):
         sample_prompt: what validation samples continue; empty continues a newline.
         sample_tokens: tokens drawn for a validation sample; 0 shows no text.
         sampling: how they are drawn; also the policy that generation from this run starts with.
-        pretrained: continue from published weights. Not supported yet.
+        pretrained: start from the decoder published in this folder, or in this repository of the Hugging Face
+            Hub, `owner/name` or `owner/name@revision`, which the record keeps with its commit. It decides the
+            architecture, so that `model.config` may hold `max_seq_len` alone; name its tokenizer in
+            `tokenizer`.
         balance_rate: how far every update moves a mixture's routers against their load; needs a mixture with
             bias=true, and None leaves them where they are.
         aux_loss_alpha: weight of the balance loss of a mixture's experts; None adds none.
@@ -126,7 +146,9 @@ class LMRunConfig(RunConfig):
         router_z_loss: weight of the routers' squared log partition; 0 adds nothing.
         mtp_weight: weight of the model's prediction depths in the loss (arXiv 2412.19437); needs a model with
             num_nextn_predict_layers, and None leaves them as they are.
-        indexer: phase of sparse attention's indexer. Not supported yet.
+        indexer: train the lightning indexer of sparse attention; None trains none. Phase `warmup` trains it
+            alone beside dense attention, for a model whose mixer has index_n_heads and no index_topk;
+            `sparse` trains the whole model on the keys it selects, for one with index_topk.
         token_accuracy: report how often the best token is the target.
         block_prompt_tokens: of block diffusion. Not supported yet.
         block_canvas_size: of block diffusion. Not supported yet.
@@ -208,17 +230,21 @@ class LMRunConfig(RunConfig):
         """The objective this configuration describes.
 
         Args:
-            variables: start from this complete tree.
+            variables: start from this complete tree; None reads that of `pretrained`, where there is one.
 
         Raises:
-            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh.
-            FileNotFoundError: the tokenizer.
+            ValueError: sizes that do not fit the tokenizer, the data, the preview or the mesh; a published
+                model that is not the one described here.
+            FileNotFoundError: the tokenizer or the published model.
         """
         from dew.data.text import load_tokenizer
         from dew.objectives.lm.objective import LMObjective
+        from dew.objectives.lm.published import published_variables
 
         tokenizer = load_tokenizer(self.tokenizer)
         model = self.resolved(tokenizer).model.build()
+        if variables is None and self.pretrained is not None:
+            variables = published_variables(self.pretrained, model)
         return LMObjective(
             model,
             self._seq_len(),
@@ -232,22 +258,61 @@ class LMRunConfig(RunConfig):
             seq_aux=self.seq_aux,
             router_z_loss=self.router_z_loss,
             mtp_weight=self.mtp_weight,
+            indexer=self.indexer,
             qk_stats=self.optim.optimizer == "muonclip",
             token_accuracy=self.token_accuracy,
             loss_role=role_number(self.loss_role),
         )
 
+    def rebuilt(self) -> Self:
+        """This configuration without `pretrained`, whose fields a resolved record has."""
+        return dataclasses.replace(self, pretrained=None)
+
     def resolved(self, tokenizer: Tokenizer) -> Self:
         """This configuration with the vocabulary and the sequence length written into the model's fields.
 
+        With `pretrained` all fields of the published model are written there.
+
         Raises:
-            ValueError: the model's own values do not fit the tokenizer or the data.
+            ValueError: the model's own values do not fit the tokenizer or the data, or `pretrained` decides
+                them.
+            FileNotFoundError: the published model.
         """
         seq_len = self._seq_len()
+        model = self.model if self.pretrained is None else self._published(self.pretrained)
         model = with_sizes(
-            self.model, tokenizer, self.tokenizer, needed=seq_len, needs=f"data.seq_len={seq_len}"
+            model,
+            tokenizer,
+            self.tokenizer,
+            needed=seq_len,
+            needs=f"data.seq_len={seq_len}",
+            published=self.pretrained,
         )
-        return dataclasses.replace(self, model=model)
+        source = self.pretrained
+        if source is not None and "vocab_size" not in self.model.config:
+            from dew.objectives.lm.published import pinned
+
+            source = pinned(source)
+        return dataclasses.replace(self, model=model, pretrained=source)
+
+    def _published(self, source: str) -> ModelConfig:
+        """The published model; a record that has its fields already is taken as it stands."""
+        from dew.objectives.lm.published import LENGTH, published_fields
+
+        own = self.model.config
+        if "vocab_size" in own:
+            return self.model
+        if own == type(self).starting_point().model.config:
+            own = {}
+        more = sorted(own.keys() - {LENGTH})
+        if more:
+            raise ValueError(
+                f"model.config names {', '.join(more)}, and pretrained={source} decides the architecture; "
+                f"leave everything but {LENGTH} out of model.config"
+            )
+        return dataclasses.replace(
+            self.model, architecture="causal_transformer", config={**published_fields(source), **own}
+        )
 
     def _seq_len(self) -> int:
         parts = _parts(self.data)

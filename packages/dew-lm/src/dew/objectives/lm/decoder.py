@@ -15,7 +15,8 @@ class Decoder(Protocol):
 
     It may also declare `causal` (False is refused), `max_seq_len` (rows are not longer) and `bank` (where its
     layers stand, a `DecoderBank`). One with a `bank` passes its layers over `active_stages()` of
-    `dew.nn.pipeline`.
+    `dew.nn.pipeline`. One with a `mixture` of experts declares `num_layers`, and its `hidden_states` takes
+    `routing`, a `dew.nn.moe.RouterRows`.
 
     Attributes:
         final_logit_softcap: bounds the logits, or None.

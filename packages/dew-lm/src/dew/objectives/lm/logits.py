@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from dew.nn.backbones.causal_transformer.layer import QK as QK
+from dew.nn.backbones.causal_transformer.spec import QK as QK
 from dew.objectives.base import Variables
 
 if TYPE_CHECKING:
+    from dew.nn.backbones.causal_transformer.mixers import MLA
     from dew.objectives.lm.decoder import Decoder
 
 
@@ -27,8 +29,12 @@ def check_clippable(model: Decoder) -> None:
         )
 
 
-def logits_of(sown: Variables) -> Variables:
-    """The largest logits that a forward pass reported, nested by module path.
+def logits_of(sown: Variables, mixer: MLA | None = None) -> Variables:
+    """The largest logits that a forward pass reported, nested by module path, as `Aux.qk_stats` holds them.
+
+    Args:
+        sown: the collections that came back.
+        mixer: of the model.
 
     Raises:
         ValueError: the model reported none.
@@ -37,9 +43,14 @@ def logits_of(sown: Variables) -> Variables:
         raise ValueError(
             f"qk_stats=True needs a model whose attention layers sow max_logits into {QK!r}; set it to False"
         )
-    return sown[QK]
+    if mixer is None:
+        return sown[QK]
+    flat = cast("dict[tuple[str, ...], Any]", flatten_dict(cast("dict[str, Any]", sown[QK])))
+    still = {(*path[:-1], "qk_nope"): jnp.asarray(mixer.qk_nope_head_dim, jnp.int32) for path in flat}
+    return cast("Variables", unflatten_dict(flat | still))
 
 
 def largest_logit(qk_stats: Variables) -> jax.Array:
     """The largest logit of all layers, heads and rows."""
-    return jnp.max(jnp.stack([jnp.max(leaf) for leaf in jax.tree.leaves(qk_stats)]))
+    flat = cast("dict[tuple[str, ...], Any]", flatten_dict(cast("dict[str, Any]", qk_stats)))
+    return jnp.max(jnp.stack([jnp.max(leaf[0]) for path, leaf in flat.items() if path[-1] == "max_logits"]))

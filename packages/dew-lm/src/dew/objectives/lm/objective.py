@@ -38,6 +38,7 @@ from dew.objectives.lm.chunked import head_logits
 from dew.objectives.lm.config import IndexerTraining
 from dew.objectives.lm.decoder import Decoder, bank_of, check_decoder
 from dew.objectives.lm.depths import DepthStatistics, DepthTerm, depth_mean
+from dew.objectives.lm.indexing import IndexedStatistics, IndexerTerm, of_indexer
 from dew.objectives.lm.logits import check_clippable, largest_logit
 from dew.objectives.lm.pretrained import initial_variables
 from dew.objectives.lm.routing import LMStatistics as LMStatistics
@@ -45,7 +46,6 @@ from dew.objectives.lm.routing import RouterTerms, counted
 from dew.objectives.lm.samples import UNFILTERED, Samples, draw_samples
 from dew.objectives.lm.scorer import TokenScorer
 from dew.objectives.lm.scores import Scores
-from dew.objectives.lm.unbuilt import refuse_unbuilt
 from dew.sampling.text.checks import check_model
 from dew.sampling.text.config import Sampling
 from dew.telemetry.cost import StepCost
@@ -81,7 +81,13 @@ class LMObjective(TokenScorer):
         z_loss: coefficient of the squared log partition of every counted prediction.
         qk_stats: report the largest attention logit of every head, which the muonclip optimizer clips by, and
             the largest of all as the metric `max_logit`.
-        indexer: of sparse attention; not supported yet.
+        indexer: train the lightning indexer of a model whose mixer has one (arXiv 2512.02556, section 2.1.1)
+            to choose the keys that attention weighs most: the divergence of its distribution from the
+            attention's, a mean over tokens and layers, is reported as `indexer_kl`. `IndexerTraining(
+            "warmup")` trains it alone, beside dense attention: the rest is kept under `frozen`, no token is
+            scored, and `pretrained` may lack the indexer. `IndexerTraining("sparse")` trains everything on
+            the selected keys: the cross entropy moves all but the indexer, and the divergence the indexer
+            alone.
         trainable: the parameters the optimizer moves, by path; the rest is kept under `frozen`.
         token_accuracy: report how often the best id is the target; False saves the comparison over all
             logits.
@@ -118,10 +124,6 @@ class LMObjective(TokenScorer):
         trainable: PathFilter | None = None,
         token_accuracy: bool = True,
     ) -> None:
-        refuse_unbuilt(
-            "LMObjective",
-            indexer=indexer,
-        )
         check_decoder(model, seq_len)
         if qk_stats:
             check_clippable(model)
@@ -134,6 +136,19 @@ class LMObjective(TokenScorer):
         self.router_terms.check(model)
         self.depth_term = DepthTerm(mtp_weight)
         self.depth_term.check(model)
+        self.indexer_term = IndexerTerm(indexer)
+        self.indexer_term.check(
+            model,
+            {
+                "trainable": trainable,
+                "balance_rate": balance_rate,
+                "aux_loss_alpha": aux_loss_alpha,
+                "router_z_loss": router_z_loss,
+                "mtp_weight": mtp_weight,
+                "z_loss": z_loss,
+                "qk_stats": qk_stats,
+            },
+        )
         if ema_decay is not None and not 0 <= ema_decay <= 1:
             raise ValueError(f"ema_decay={ema_decay} must lie in [0, 1], or be None for no average")
         if head_chunks < 1:
@@ -149,9 +164,9 @@ class LMObjective(TokenScorer):
         self.samples = samples
         self.z_loss = z_loss
         self.qk_stats = qk_stats
-        self.trainable = trainable
+        self.trainable = of_indexer if self.indexer_term.alone else trainable
         self.token_accuracy = token_accuracy
-        self.loss_role: Role | None = None if loss_role is None else Role(loss_role)
+        self.loss_role = None if loss_role is None else Role(loss_role)
         self.pretrained = pretrained
         self.inputs = InputSpec(Field(TEXT_KEY, (seq_len + 1,)))
         if ema_decay is not None:
@@ -179,16 +194,18 @@ class LMObjective(TokenScorer):
             ValueError: held variables that do not fit the model.
         """
         held = self.pretrained if variables is None else variables
-        whole = initial_variables(self.model, key, held)
+        fresh = of_indexer if self.indexer_term.alone else None
+        whole = initial_variables(self.model, key, held, fresh)
         return whole if self.trainable is None else freeze(whole, self.trainable)
 
     def loss(
         self, params: Variables, batch: Batch, step: Step
-    ) -> tuple[Mean | LMStatistics | DepthStatistics, Aux[Variables]]:
+    ) -> tuple[Mean | LMStatistics | DepthStatistics | IndexedStatistics, Aux[Variables]]:
         """Summed loss and weight of the counted targets, and the routers' terms where the run adds some.
 
         A metric `token_accuracy` stands beside them, with `balance_rate` the experts' loads as effects, with
-        `qk_stats` the largest attention logits, and with `mtp_weight` the metric `mtp_loss`.
+        `qk_stats` the largest attention logits, with `mtp_weight` the metric `mtp_loss`, and with `indexer`
+        the metric `indexer_kl`, which in a warm-up is all there is.
         """
         scores = self._batch_scores(
             params,
@@ -198,19 +215,30 @@ class LMObjective(TokenScorer):
             routing=self.router_terms.needed,
             qk_stats=self.qk_stats,
             depths=self.depth_term.needed,
+            indexer=self.indexer_term.needed,
         )
         stats, aux = self._statistics(scores)
         if scores.routing is not None:
             if self.router_terms.balance_rate is not None:
                 aux = replace(aux, effects=counted(scores.routing))
-            stats = self.router_terms.statistics(stats, scores.routing, self._top_k, self.seq_len)
-        if scores.depths is None:
+            stats = self.router_terms.statistics(stats, scores.routing, self._top_k)
+        if scores.depths is not None:
+            stats = self.depth_term.statistics(stats, scores.depths)
+            aux = replace(aux, metrics={**aux.metrics, "mtp_loss": depth_mean(stats.depths)})
+        if scores.indexer is None:
             return stats, aux
-        stats = self.depth_term.statistics(stats, scores.depths)
-        return stats, replace(aux, metrics={**aux.metrics, "mtp_loss": depth_mean(stats.depths)})
+        others = {} if self.indexer_term.alone else aux.metrics
+        metrics = {**others, "indexer_kl": mean_loss(scores.indexer.mean)[0]}
+        return self.indexer_term.statistics(stats, scores.indexer), replace(aux, metrics=metrics)
 
-    def reduce_loss(self, stats: Mean | LMStatistics | DepthStatistics) -> tuple[jax.Array, jax.Array]:
-        """The loss and whether anything counts: targets, or routed positions where a term reads them."""
+    def reduce_loss(
+        self, stats: Mean | LMStatistics | DepthStatistics | IndexedStatistics
+    ) -> tuple[jax.Array, jax.Array]:
+        """The loss and whether anything counts: targets, or what else a term counts."""
+        if isinstance(stats, IndexedStatistics):
+            value, active = self.reduce_loss(stats.rest)
+            further, counts = self.indexer_term.reduced(stats.divergence)
+            return value + further, active | counts
         if isinstance(stats, DepthStatistics):
             value, active = self.reduce_loss(stats.rest)
             further, counts = self.depth_term.reduced(stats.depths)
@@ -249,24 +277,37 @@ class LMObjective(TokenScorer):
     def predict(
         self, params: Variables, batch: Batch, step: Step, *, train: bool, layers: Sequence[int] = ()
     ) -> tuple[Mean, Aux[Variables], Prediction]:
-        """The loss with the whole [B, S, V] logits and the weights behind it.
+        """The loss with the whole [B, S, V] logits, the weights and the output states of `layers` behind it.
 
         Raises:
-            ValueError: `layers` is not empty; layer outputs are not supported yet. Or the run adds router
-                terms to its loss, which have masses of their own and no share in a token's.
+            ValueError: the run adds router terms to its loss, or those of prediction depths or indexers, which
+                have masses of their own and no share in a token's; or `layers` names one that the model does
+                not have.
         """
         if self.router_terms.in_loss:
             raise ValueError(
                 "predict scores tokens, and aux_loss_alpha and router_z_loss are no token's loss; "
                 "unset them, and balance with balance_rate instead"
             )
+        if self.indexer_term.needed:
+            raise ValueError(
+                "predict scores tokens, and indexer trains by a divergence that is no token's loss; unset it"
+            )
         if self.depth_term.needed:
             raise ValueError(
                 "predict scores tokens once, and mtp_weight adds their loss at prediction depths with masses "
                 "of their own; unset it"
             )
-        refuse_unbuilt("LMObjective.predict", layers=tuple(layers))
-        scores = self._batch_scores(params, batch, step, train=train)
+        balanced = train and self.router_terms.balance_rate is not None
+        scores = self._batch_scores(
+            params,
+            batch,
+            step,
+            train=train,
+            routing=balanced,
+            qk_stats=train and self.qk_stats,
+            layers=layers,
+        )
         logits = head_logits(
             scores.hidden,
             self.model.head_weight(thaw(params)),
@@ -274,7 +315,12 @@ class LMObjective(TokenScorer):
             precision=self.model.precision,
         )
         stats, aux = self._statistics(scores)
-        return stats, aux, Prediction(logits=logits, losses=self._terms(scores), weights=scores.weights)
+        if scores.routing is not None:
+            aux = replace(aux, effects=counted(scores.routing))
+        prediction = Prediction(
+            logits=logits, losses=self._terms(scores), weights=scores.weights, hidden=scores.layers
+        )
+        return stats, aux, prediction
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts:
         """The `TokenScores` of the whole batch, with the average's weights where there is one."""
@@ -344,6 +390,8 @@ class LMObjective(TokenScorer):
         routing: bool = False,
         qk_stats: bool = False,
         depths: bool = False,
+        indexer: bool = False,
+        layers: Sequence[int] = (),
     ) -> Scores:
         tokens = batch[TEXT_KEY]
         if tokens.shape[1] != self.seq_len + 1:
@@ -368,6 +416,8 @@ class LMObjective(TokenScorer):
             routing=routing,
             qk_stats=qk_stats,
             depths=depths,
+            indexer=indexer,
+            layers=layers,
         )
 
     def _terms(self, scores: Scores) -> jax.Array:

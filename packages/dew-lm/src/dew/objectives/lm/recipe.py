@@ -8,6 +8,7 @@ from dew.data.text import load_tokenizer
 from dew.objectives.lm.config import LMRunConfig
 from dew.objectives.lm.metrics import perplexity
 from dew.training.launch import say
+from dew.training.runs import has_checkpoint
 from dew.training.runtime import prepare_process
 
 if TYPE_CHECKING:
@@ -24,14 +25,15 @@ def train(config: LMRunConfig) -> TrainState:
     prepare_process(config.trainer)
     tokenizer = load_tokenizer(config.tokenizer)
     config = config.resolved(tokenizer)
-    objective = config.build()
+    name = config.run_name("lm")
+    objective = (config.rebuilt() if has_checkpoint(config, name) else config).build()
     dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
     for line in dataset.description:
         say(line)
     return config.train(
         objective,
         dataset,
-        name=config.run_name("lm"),
+        name=name,
         metrics=(perplexity(),),
         summary={"data": list(dataset.description)},
     )

@@ -1,7 +1,11 @@
 """What keeps a mixture's experts in use: balance losses, the router's z-loss, and biases moved once a commit.
 
-Dimensions: L routers, B rows, E experts, K of them a token, T routed positions. Every term is summed over the
-routers and has its own mass, so that no token count rescales it. Uniform routing makes each balance term 1.
+Dimensions: L routers, B rows, E experts, K of them a token, T counted positions: those that hold a token, and
+no padding. With f_e the share of the choices that fell on expert e and P_e the mean share of its scores, a
+balance term is `E sum_e f_e P_e`, formed over a row (arXiv 2405.04434, equation 23) or over a step (arXiv
+2101.03961, equation 4), and the z-loss is the mean of `log^2 sum_e exp(z_e)` (arXiv 2202.08906, equation 5).
+Every term is summed over the routers and has its own mass, so that no token count rescales it. Uniform
+routing makes each balance term 1.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ class StepBalance:
 
     Attributes:
         counts: [L, E] int32, tokens sent to each expert.
-        scores: [L, E] the scores' sums.
-        positions: scalar, routed positions.
+        scores: [L, E] the sums of the scores' shares.
+        positions: scalar, counted positions.
     """
 
     counts: jax.Array
@@ -46,8 +50,8 @@ class LMStatistics:
 
     Attributes:
         tokens: of the cross entropy, over the counted targets.
-        balance: over rows, or sums over the step; None without a balance loss.
-        router_z: over positions; None without a router z-loss.
+        balance: over the rows with a counted position, or sums over the step; None without a balance loss.
+        router_z: over counted positions; None without a router z-loss.
     """
 
     tokens: Mean
@@ -103,29 +107,30 @@ class RouterTerms:
                 "set its bias=True"
             )
 
-    def statistics(self, tokens: Mean, loads: Loads, top_k: int, positions: int) -> Mean | LMStatistics:
+    def statistics(self, tokens: Mean, loads: Loads, top_k: int) -> Mean | LMStatistics:
         """The loss's statistics: `tokens` alone where no term is added.
 
         Args:
             tokens: of the cross entropy.
             loads: of one batch.
             top_k: K.
-            positions: of a row.
         """
         if not self.in_loss:
             return tokens
         every = [loads[path] for path in sorted(loads)]
         counts = jnp.stack([load.counts for load in every], axis=1)
         scores = jnp.stack([load.scores for load in every], axis=1)
-        rows = jnp.asarray(counts.shape[0], jnp.float32)
+        positions = every[0].positions
         balance: Mean | StepBalance | None = None
         if self.aux_loss_alpha and self.seq_aux:
-            balance = Mean(jnp.sum(_balance(counts, scores, positions, top_k)), rows)
+            held = jnp.sum(positions > 0, dtype=jnp.float32)
+            balance = Mean(jnp.sum(_balance(counts, scores, positions[:, None], top_k)), held)
         elif self.aux_loss_alpha:
-            balance = StepBalance(counts.sum(0), scores.sum(0), rows * positions)
+            balance = StepBalance(counts.sum(0), scores.sum(0), positions.sum())
         router_z = None
         if self.router_z_loss > 0:
-            router_z = Mean(sum(jnp.sum(load.log_partition) for load in every), rows * positions)
+            squares = sum(jnp.sum(load.log_partition) for load in every)
+            router_z = Mean(squares, positions.sum(dtype=jnp.float32))
         return LMStatistics(tokens, balance, router_z)
 
     def reduced(self, stats: LMStatistics, top_k: int) -> tuple[jax.Array, jax.Array]:
@@ -133,7 +138,7 @@ class RouterTerms:
         value, active = mean_loss(stats.tokens)
         match stats.balance:
             case StepBalance(counts, scores, positions):
-                balanced = jnp.sum(_balance(counts, scores, jnp.where(positions > 0, positions, 1), top_k))
+                balanced = jnp.sum(_balance(counts, scores, positions, top_k))
                 value, active = (
                     value + cast("float", self.aux_loss_alpha) * balanced,
                     active | (positions > 0),
@@ -172,10 +177,11 @@ def counted(loads: Loads) -> Variables:
     return unflatten_dict({(*path, "bias"): load.counts.sum(0) for path, load in loads.items()})
 
 
-def _balance(counts: jax.Array, scores: jax.Array, positions: jax.Array | int, top_k: int) -> jax.Array:
-    """Return `E sum_e f_e P_e`: f the share of the choices, P the mean score (arXiv 2405.04434)."""
-    share = counts.astype(scores.dtype) / (positions * top_k)
-    return counts.shape[-1] * jnp.sum(share * scores / positions, axis=-1)
+def _balance(counts: jax.Array, scores: jax.Array, positions: jax.Array, top_k: int) -> jax.Array:
+    """Return `E sum_e f_e P_e`, [...], of [..., E] counts and scores; 0 where there are no positions."""
+    seen = jnp.maximum(positions, 1).astype(scores.dtype)[..., None]
+    shares = counts.astype(scores.dtype) / (seen * top_k)
+    return counts.shape[-1] * jnp.sum(shares * scores / seen, axis=-1)
 
 
 def _below_mean(counts: jax.Array) -> jax.Array:

@@ -12,23 +12,27 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import jax.numpy as jnp
 
+from dew.data.chat.roles import Role
 from dew.nn.moe.router import ROUTING
 from dew.nn.tokens import merged, parted
 from dew.objectives.base import Mean, Objective, PathFilter, Variables, thaw
 from dew.objectives.lm.chunked import chunked_cross_entropy, sensible_chunks
 from dew.objectives.lm.decoder import Decoder
 from dew.objectives.lm.depths import DepthScores, DepthStatistics, depth_weights, with_reports
+from dew.objectives.lm.indexing import INDEXER, IndexedStatistics, indexer_scores
+from dew.objectives.lm.layers import INTERMEDIATES, captured, capturing, check_layers
 from dew.objectives.lm.logits import QK, logits_of
+from dew.objectives.lm.replay import Record, counted_ids, router_rows
 from dew.objectives.lm.routing import LMStatistics, loads_of
 from dew.objectives.lm.scores import Scores, left_aligned, original_alignment, plain_ids, target_weights
-from dew.objectives.lm.unbuilt import refuse_unbuilt
+from dew.objectives.lm.support import support_log_probs
 from dew.telemetry.cost import StepCost
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
 
 
-class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
+class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStatistics, Variables]):
     """The part of a decoder's objective that scores rows of ids; the loss is its subclasses'.
 
     Attributes:
@@ -44,7 +48,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
     pad_id: int | None
     head_chunks: int
     token_accuracy: bool
-    loss_role: int | None = None
+    loss_role: Role | None = None
     trainable: PathFilter | None
 
     def token_scores(
@@ -61,7 +65,7 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
         qk_stats: bool = False,
         indexer: bool = False,
         layers: Sequence[int] = (),
-        routes: tuple[jax.Array, jax.Array | None] | None = None,
+        routes: Record | None = None,
     ) -> Scores:
         """Score the targets of [B, S + 1] ids.
 
@@ -74,28 +78,37 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
                 Attention stays inside a document, and the last token of one does not predict the first of
                 the next.
             positions: [B, S + 1], for the rotation; None counts from each row's start.
-            routing: report every router's load.
+            routing: report every router's load over the ids that are neither `pad_id` nor of segment 0.
             qk_stats: report the largest attention logit of every head.
             depths: score the model's prediction depths too.
+            indexer: compare the indexers' distributions with the attention's.
+            layers: whose output states to keep, by index.
+            routes: the experts of every id, [B, S + 1, layers, top_k], and the ids they are known for,
+                [B, S + 1] booleans or None for all. Covered ids go to these experts, weighted by the scores
+                that the routers give them now, and the others where the routers send them; see
+                `dew.nn.moe.Routes`.
             roles: [B, S + 1], whose each token is: with `loss_role`, only its targets count. None counts all.
-            indexer, layers, routes: not supported yet.
 
         Raises:
-            ValueError: an argument that is not supported yet, `routing` of a model without experts, `depths`
-                of one without prediction depths, or `qk_stats` of a model that reports no logits.
+            ValueError: `routing` or `routes` of a model without experts, `routes` of another shape or type,
+                `depths` of one without prediction depths, `indexer` of one without an indexer, `qk_stats` of
+                a model that reports no logits, or `layers` that the model does not have or that a mesh with
+                stages spreads over devices.
         """
-        refuse_unbuilt(
-            "LMObjective.token_scores",
-            indexer=indexer or None,
-            layers=tuple(layers),
-            routes=routes,
-        )
-        if routing and getattr(self.model, "mixture", None) is None:
-            raise ValueError("routing=True needs a model with a mixture of experts; leave it at False")
+        check_layers(self.model, layers)
+        told: dict[str, Any] = {}
+        if routing or routes is not None:
+            if getattr(self.model, "mixture", None) is None:
+                named = "routing=True" if routing else "routes"
+                raise ValueError(f"{named} needs a model with a mixture of experts; leave it out")
+            told["routing"] = router_rows(
+                self.model, tokens, pad_id=self.pad_id, segment_ids=segment_ids, routes=routes
+            )
         if depths and not getattr(self.model, "num_nextn_predict_layers", 0):
             raise ValueError("depths=True needs a model with prediction depths; leave it at False")
         variables = thaw(params)
-        opened = [name for name, asked in ((ROUTING, routing), (QK, qk_stats)) if asked]
+        asked = ((ROUTING, routing), (QK, qk_stats), (INDEXER, indexer), (INTERMEDIATES, bool(layers)))
+        opened = [name for name, wanted in asked if wanted]
         positions = None if positions is None else positions[:, :-1]
         documents = None if segment_ids is None else segment_ids[:, :-1]
         read = partial(
@@ -107,9 +120,13 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             segment_ids=documents,
             rngs=rngs,
             mutable=opened or False,
+            capture_intermediates=capturing(layers) if layers else False,
         )
-        result: Any = read(method="hidden_states")
+        result: Any = read(method="hidden_states", **told)
         hidden, sown = result if opened else (result, {})
+        found = None
+        if indexer:
+            found = indexer_scores(sown, counted_ids(tokens, pad_id=self.pad_id, segment_ids=segment_ids))
         ahead: Any = read(hidden, method="mtp_hidden_states") if depths else ()
         if depths and opened:
             ahead, more = ahead
@@ -125,8 +142,10 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             hidden,
             log_partition,
             routing=loads_of(sown) if routing else None,
-            qk_stats=logits_of(sown) if qk_stats else None,
+            qk_stats=logits_of(sown, getattr(self.model, "mixer", None)) if qk_stats else None,
+            layers=captured(sown, layers),
             depths=self._depths(variables, ahead, tokens[:, 1:], weights, documents) if depths else None,
+            indexer=found,
         )
 
     def per_token_log_probs(
@@ -167,16 +186,31 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics, Variables]):
             params: the complete variables.
             scores: `token_scores` of the same `tokens`.
             tokens: [B, S + 1].
-            support: not supported yet.
+            support: for samplers that filtered, the ids they kept and for each the column of `tokens` it was
+                kept for, [B, C] both; a target with entries is renormalized over them
+                (`dew.objectives.lm.support`). None leaves the whole vocabulary.
             temperature: divides the capped logits.
 
         Raises:
-            ValueError: `support` is given, or a temperature that is not positive.
+            ValueError: a `support` of other shapes, or a temperature that is not positive.
         """
-        refuse_unbuilt("LMObjective.sampled_log_probs", support=support)
-        if temperature == 1.0:
-            return -scores.losses
-        return -self._head(thaw(params), scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+        variables = thaw(params)
+        unfiltered = -scores.losses
+        if temperature != 1.0:
+            unfiltered = -self._head(variables, scores.hidden, tokens[:, 1:], temperature=temperature)[0]
+        if support is None:
+            return unfiltered
+        return support_log_probs(
+            (scores.log_partition - scores.losses) / temperature,
+            scores.hidden,
+            self.model.head_weight(variables),
+            tokens,
+            support,
+            unfiltered=unfiltered,
+            softcap=self.model.final_logit_softcap,
+            temperature=temperature,
+            precision=self.model.precision,
+        )
 
     def rows_cost(
         self, rows: int, width: int, *, trained: int, scored: int = 0, depths: bool = False

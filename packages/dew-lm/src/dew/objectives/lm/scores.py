@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from dew.nn.moe.router import RoutingLoad
 from dew.objectives.base import Variables
 from dew.objectives.lm.depths import DepthScores
+from dew.objectives.lm.indexing import IndexerScores
 
 if TYPE_CHECKING:
     from dew.nn.inputs import ModelInputs
@@ -34,6 +35,8 @@ class Scores:
         routing: the load of every router by the path of its module, or None if not asked for.
         qk_stats: the largest attention logits as `Aux.qk_stats` holds them, or None if not asked for.
         depths: what the prediction depths say, or None if not asked for.
+        indexer: how far the indexers are from the attention, or None if not asked for.
+        layers: [B, S, D] the output states of the layers that were asked for, in that order.
     """
 
     losses: jax.Array
@@ -44,6 +47,8 @@ class Scores:
     routing: Mapping[tuple[str, ...], RoutingLoad] | None = None
     qk_stats: Variables | None = None
     depths: DepthScores | None = None
+    indexer: IndexerScores | None = None
+    layers: tuple[jax.Array, ...] = ()
 
 
 def target_weights(

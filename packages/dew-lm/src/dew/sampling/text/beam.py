@@ -1,4 +1,4 @@
-"""`Beam`: deterministic search for the likeliest continuations, with the bookkeeping of transformers 5.16.1."""
+"""`Beam`: a deterministic search for likely continuations, with the bookkeeping of transformers 5.16.1."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def fault_of(logits: jax.Array, scores: jax.Array) -> jax.Array:
     return jnp.where(drawable(logits), undefined, MODEL_UNDEFINED).astype(jnp.int32)
 
 
-def refuse_undefined(faults: np.ndarray, steps: np.ndarray) -> None:
+def refuse_undefined(faults: jax.Array | np.ndarray, steps: jax.Array | np.ndarray) -> None:
     """Raise where a row had no distribution to draw from.
 
     Args:
@@ -36,6 +36,7 @@ def refuse_undefined(faults: np.ndarray, steps: np.ndarray) -> None:
     Raises:
         FloatingPointError: naming the first such row.
     """
+    faults = np.asarray(faults)
     if not faults.any():
         return
     row = int(np.flatnonzero(faults)[0])

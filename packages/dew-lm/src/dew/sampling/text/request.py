@@ -240,7 +240,7 @@ class Decoding:
             FloatingPointError: a row whose distribution was undefined.
         """
         state = progress.carry.state
-        refuse_undefined(np.asarray(progress.carry.fault), np.asarray(state.step))
+        refuse_undefined(progress.carry.fault, state.step)
         return response_ids(state.tokens[:, state.prompt_width :], state.step, self.sampling.eos_ids)
 
     def finished(self, progress: Progress) -> bool:
@@ -271,7 +271,7 @@ class Decoding:
     def _refuse_undefined(self, draws: Draws) -> None:
         """Raise on every process where a row of any of them had no distribution."""
         if not self.placement.pooled:
-            refuse_undefined(np.asarray(draws.faults), np.asarray(draws.lengths))
+            refuse_undefined(draws.faults, draws.lengths)
             return
         from dew.training.distributed import to_host
 

@@ -11,8 +11,8 @@ from typing import Protocol
 import jax
 from flax import struct
 
-from dew.sampling.decoding.parts import LogitsTransform, Stopping
 from dew.sampling.decoding.state import StepState
+from dew.sampling.text.components import Criteria, Transforms
 from dew.sampling.text.operations import DecodeOps, DecoderState
 
 
@@ -59,8 +59,8 @@ class Strategy(Protocol):
         decoder: DecoderState,
         state: StepState,
         ops: DecodeOps,
-        transform: LogitsTransform,
-        stopping: Stopping,
+        transform: Transforms,
+        stopping: Criteria,
         budget: int,
         n: int,
         /,
@@ -71,8 +71,9 @@ class Strategy(Protocol):
             decoder: the model after the prompts; its logits are those of the first token.
             state: the rows before their first draw, with draw slots for the budget at least.
             ops: of the model.
-            transform: the whole chain; scores `[rows, V]` from logits.
-            stopping: all criteria; call it after every committed token with the state that holds it.
+            transform: the whole chain as one `LogitsTransform`: scores `[rows, V]` from logits.
+            stopping: all criteria as one `Stopping`; call it after every committed token with the state that
+                holds it. `stopping.judged` also says which rows a criterion ended that is no budget.
             budget: tokens of a row.
             n: continuations of a prompt.
         """

@@ -30,7 +30,7 @@ def _activation(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(model: CausalTransformer) -> dict[str, Any]:
-    spelled = {own: published for published, own in reversed(GATED.items())}
+    spelled = {own: published for published, own in reversed(list(GATED.items()))}
     return {"hidden_act": spelled[model.activation]}
 
 

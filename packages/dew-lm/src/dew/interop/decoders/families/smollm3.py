@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dew.interop.decoders.family import Family, Field, Group
@@ -12,7 +12,7 @@ from dew.interop.decoders.window_fields import every, windows_by_layer
 from dew.nn.backbones.causal_transformer import CausalTransformer
 
 
-def turned(config: Mapping[str, Any]) -> list[bool]:
+def turned(config: Mapping[str, Any]) -> Sequence[bool]:
     """Which layers turn: those with a 1 in `no_rope_layers`, or all but each `no_rope_layer_interval`-th."""
     stated = config.get("no_rope_layers")
     if stated is None:

@@ -16,10 +16,13 @@ def active_weights(model: CausalTransformer) -> int:
     """The weights of matrix products that one token meets.
 
     The vocabulary head counts, tied or not, the embedding's look-up does not; of a mixture's experts those
-    that the token chose, and the router.
+    that the token chose, the shared one and the router.
     """
     width, heads = model.hidden_size, model.num_heads + model.kv_heads
-    attention = 2 * width * heads * model.head_width
+    if model.mixer is None:
+        attention = 2 * width * heads * model.head_width
+    else:
+        attention = model.mixer.weights(width, model.num_heads)
     total = model.num_layers * attention + width * model.vocab_size
     inner = model.intermediate_size or feed_forward_width(width, model.activation)
     products = 2 if model.activation in PLAIN else 3
@@ -28,8 +31,11 @@ def active_weights(model: CausalTransformer) -> int:
         if mixture is None or not mixture.at(layer):
             total += products * width * inner
         else:
-            expert = products * width * (mixture.intermediate_size or inner)
+            each = products if mixture.gate is None else 3
+            expert = each * width * (mixture.intermediate_size or inner)
             total += mixture.top_k * expert + width * mixture.num_experts
+            if mixture.shared is not None:
+                total += products * width * mixture.shared.intermediate_size + width * mixture.shared.gated
     return total
 
 
@@ -48,11 +54,22 @@ def seen_keys(length: int, window: int | None, *, causal: bool) -> int:
 def forward_macs(model: CausalTransformer, length: int) -> int:
     """Multiply-adds of one row of `length` tokens: `length P + sum over layers of 2 H D keys`.
 
-    P are the active weights, H the query heads, D their width, and keys what `seen_keys` counts.
+    P are the active weights, H the query heads, D their width, and keys what `seen_keys` counts. Latent
+    attention has `H (D + V)` for a key, V a value's width, and an indexer its own products with every key,
+    beside those of attention with the keys it selects.
     """
     spans = windows(model.num_layers, model.sliding_window, model.sliding_layers)
-    keys = sum(seen_keys(length, span, causal=model.causal) for span in spans)
-    return length * active_weights(model) + 2 * model.num_heads * model.head_width * keys
+    return length * active_weights(model) + sum(_pair_macs(model, length, span) for span in spans)
+
+
+def _pair_macs(model: CausalTransformer, length: int, window: int | None) -> int:
+    keys, mixer = seen_keys(length, window, causal=model.causal), model.mixer
+    if mixer is None:
+        return 2 * model.num_heads * model.head_width * keys
+    indexed = mixer.index_products * keys
+    if mixer.index_topk is not None:
+        keys = min(keys, seen_keys(length, min(mixer.index_topk, window or length), causal=model.causal))
+    return mixer.pair_products(model.num_heads) * keys + indexed
 
 
 def depths_macs(model: CausalTransformer, length: int) -> int:

@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.backbones.causal_transformer.cache import LayerCache
 from dew.nn.backbones.causal_transformer.config import LayerPlan
-from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
+from dew.nn.backbones.causal_transformer.layer import DecoderLayer
+from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
 from dew.nn.dense import Dense
 from dew.nn.tokens import split_tokens
 

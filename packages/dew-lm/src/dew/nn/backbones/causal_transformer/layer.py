@@ -1,4 +1,4 @@
-"""One decoder layer: grouped-query self-attention and a feed-forward block, around which norms stand.
+"""One decoder layer: self-attention and a feed-forward block, around which norms stand.
 
 Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head width, E model width.
 """
@@ -6,64 +6,24 @@ Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
-from dew.nn.attention import AttentionImpl, logit_maxima, scaled_dot_product_attention
+from dew.nn.attention import logit_maxima, scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer.cache import LayerCache, write
-from dew.nn.backbones.causal_transformer.config import Biases, Block, LayerPlan
+from dew.nn.backbones.causal_transformer.config import LayerPlan
+from dew.nn.backbones.causal_transformer.latent import LatentAttention
+from dew.nn.backbones.causal_transformer.spec import QK, Angles, LayerSpec
 from dew.nn.dense import Dense, fan_in_normal
-from dew.nn.mlp import Activation, FeedForward
-from dew.nn.moe.config import Mixture
+from dew.nn.mlp import FeedForward
 from dew.nn.moe.layer import MixtureOfExperts
-from dew.nn.norms import NormKind, norm_of
-from dew.nn.rotary import Pairs, rotate
+from dew.nn.moe.routes import RouterRows
+from dew.nn.rotary import rotate
 from dew.nn.tokens import split_tokens
-
-QK = "qk"
-"""The collection an attention layer sows `max_logits` [B, H] into, when it is mutable."""
-
-type Angles = dict[str, tuple[jax.Array, jax.Array]]
-"""Rotary tables by name: cosines and sines, [B, T, D / 2] or [1, T, D / 2] each."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerSpec:
-    """What the layers of a decoder share; `CausalTransformer` documents the fields."""
-
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    activation: Activation
-    mixture: Mixture | None
-    block: Block
-    norm_kind: NormKind
-    norm_eps: float
-    qk_norm: bool | str
-    bias: Biases
-    pairs: Pairs
-    residual: float
-    causal: bool
-    softcap: float | None
-    output_gain: float
-    dtype: Dtype
-    param_dtype: Dtype
-    precision: jax.lax.PrecisionLike
-    attention_impl: AttentionImpl | None
-
-    def make_norm(self, axis: str = "norm") -> nn.Module:
-        """A norm of the decoder's kind."""
-        return norm_of(self.norm_kind)(
-            epsilon=self.norm_eps, dtype=self.dtype, param_dtype=self.param_dtype, axis=axis
-        )
 
 
 class SelfAttention(nn.Module):
@@ -115,7 +75,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """Write the valid tokens, then let every query see the slots up to its position."""
         query, key, value = self._project(x, angles)
-        cache = write(cache, key=key, value=value, positions=positions, valid=valid)
+        cache = write(cache, {"key": key, "value": value}, positions=positions, valid=valid)
         rows, capacity = cache["key"].shape[:2]
         slots = jnp.broadcast_to(jnp.arange(capacity), (rows, capacity))
         mixed = self._attention()(
@@ -190,7 +150,7 @@ class DecoderLayer(nn.Module):
         spec = self.spec
         if spec.block != "post":
             self.input_layernorm = spec.make_norm()
-        self.self_attn = SelfAttention(spec, self.plan)
+        self.self_attn = (SelfAttention if spec.mixer is None else LatentAttention)(spec, self.plan)
         if spec.block != "parallel_shared":
             self.post_attention_layernorm = spec.make_norm()
         if spec.block == "sandwich":
@@ -205,9 +165,13 @@ class DecoderLayer(nn.Module):
             self.mlp = FeedForward(spec.intermediate_size, *numerics, bias=spec.bias.mlp)
 
     def __call__(
-        self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None = None
+        self,
+        x: Float[Array, "B T E"],
+        angles: Angles,
+        segment_ids: Int[Array, "B T"] | None = None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B T E"]:
-        return self._added(x, self.self_attn(split_tokens(self._read(x)), angles, segment_ids))
+        return self._added(x, self.self_attn(split_tokens(self._read(x)), angles, segment_ids), routing)
 
     def decode(
         self,
@@ -225,23 +189,24 @@ class DecoderLayer(nn.Module):
         """What attention reads of the stream."""
         return x if self.spec.block == "post" else self.input_layernorm(x)
 
-    def _added(self, x: jax.Array, mixed: jax.Array) -> jax.Array:
+    def _added(self, x: jax.Array, mixed: jax.Array, routing: RouterRows | None = None) -> jax.Array:
         """The stream with what attention mixed, and with what the feed-forward block makes of it."""
+        feed = partial(self._feed_forward, routing=routing)
         match self.spec.block:
             case "pre":
                 x = x + self._scaled(mixed)
-                return x + self._scaled(self._feed_forward(self.post_attention_layernorm(x)))
+                return x + self._scaled(feed(self.post_attention_layernorm(x)))
             case "post":
                 x = x + self._scaled(self.post_attention_layernorm(mixed))
-                return x + self._scaled(self.post_feedforward_layernorm(self._feed_forward(x)))
+                return x + self._scaled(self.post_feedforward_layernorm(feed(x)))
             case "sandwich":
                 x = x + self._scaled(self.post_attention_layernorm(mixed))
-                made = self._feed_forward(self.pre_feedforward_layernorm(x))
+                made = feed(self.pre_feedforward_layernorm(x))
                 return x + self._scaled(self.post_feedforward_layernorm(made))
             case "parallel":
-                made = self._feed_forward(self.post_attention_layernorm(x))
+                made = feed(self.post_attention_layernorm(x))
             case "parallel_shared":
-                made = self._feed_forward(self._read(x))
+                made = feed(self._read(x))
         return x + self._scaled(mixed) + self._scaled(made)
 
     def _scaled(self, added: jax.Array) -> jax.Array:
@@ -250,5 +215,6 @@ class DecoderLayer(nn.Module):
         wide = added.astype(jnp.promote_types(added.dtype, jnp.float32))
         return (wide * self.spec.residual).astype(added.dtype)
 
-    def _feed_forward(self, x: jax.Array) -> jax.Array:
-        return split_tokens(self.mlp(split_tokens(x)))
+    def _feed_forward(self, x: jax.Array, routing: RouterRows | None) -> jax.Array:
+        x = split_tokens(x)
+        return split_tokens(self.mlp(x, routing) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(x))

@@ -15,7 +15,13 @@ from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import AttentionImpl
-from dew.nn.backbones.causal_transformer.cache import Cache, LayerCache, empty_layer
+from dew.nn.backbones.causal_transformer.cache import (
+    Cache,
+    LayerCache,
+    capacity_of,
+    empty_latent_layer,
+    empty_layer,
+)
 from dew.nn.backbones.causal_transformer.config import (
     Biases,
     Block,
@@ -26,21 +32,26 @@ from dew.nn.backbones.causal_transformer.config import (
 )
 from dew.nn.backbones.causal_transformer.cost import depths_macs, forward_macs
 from dew.nn.backbones.causal_transformer.depths import PredictionDepth, all_depths
-from dew.nn.backbones.causal_transformer.layer import Angles, DecoderLayer, LayerSpec
+from dew.nn.backbones.causal_transformer.layer import DecoderLayer
+from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
     check_depths,
     check_heads,
+    check_mixer,
     check_parts,
     check_rotary,
     check_sizes,
     feed_forward_width,
     windows,
 )
+from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
 from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_collections
 from dew.nn.dense import Dense
+from dew.nn.frequencies import score_factor
 from dew.nn.mlp import Activation
 from dew.nn.moe.config import Mixture
+from dew.nn.moe.routes import RouterRows
 from dew.nn.norms import NormKind
 from dew.nn.pipeline import active_stages
 from dew.nn.rotary import rotary_table
@@ -90,6 +101,9 @@ class CausalTransformer(nn.Module):
         num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
             with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
             logits do not depend on them.
+        mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
+            query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
+            see `dew.nn.frequencies.score_factor`.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
@@ -127,6 +141,7 @@ class CausalTransformer(nn.Module):
     causal: bool = True
     mixture: Mixture | None = None
     num_nextn_predict_layers: int = 0
+    mixer: MLA | None = None
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -140,10 +155,20 @@ class CausalTransformer(nn.Module):
             max_seq_len=self.max_seq_len,
             sliding_window=self.sliding_window,
         )
-        check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        if self.mixer is None:
+            check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
+        else:
+            check_mixer(
+                self.mixer,
+                num_heads=self.num_heads,
+                num_kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                qk_norm=self.qk_norm,
+                fraction=self.rotary.fraction,
+            )
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
         if self.position == "rotary":
-            check_rotary(self.rotary, self.head_width, self.sliding_window)
+            check_rotary(self.rotary, self._turning_width, self.sliding_window)
         check_attention(
             activation=self.activation,
             window=self.sliding_window,
@@ -160,8 +185,15 @@ class CausalTransformer(nn.Module):
 
     @property
     def head_width(self) -> int:
-        """The width of a head."""
+        """The width of a head's query and key."""
+        if self.mixer is not None:
+            return self.mixer.head_width
         return self.hidden_size // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def _turning_width(self) -> int:
+        """The part of a head that may turn."""
+        return self.head_width if self.mixer is None else self.mixer.qk_rope_head_dim
 
     @property
     def bank(self) -> DecoderBank:
@@ -173,11 +205,12 @@ class CausalTransformer(nn.Module):
     def plans(self) -> tuple[LayerPlan, ...]:
         """What each layer has to itself: it may differ from its neighbours."""
         spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
+        factor = 1.0 if self.mixer is None else score_factor(self.rotary.scaling)
         return tuple(
             LayerPlan(
                 window=span,
                 angles=self._angles_at(index, span),
-                scale=self.scales.of_scores(self.head_width, index),
+                scale=factor * self.scales.of_scores(self.head_width, index),
                 experts=self.mixture is not None and self.mixture.at(index),
             )
             for index, span in enumerate(spans)
@@ -236,6 +269,7 @@ class CausalTransformer(nn.Module):
             else width,
             activation=self.activation,
             mixture=self.mixture,
+            mixer=self.mixer,
             block=self.block,
             norm_kind=self.norm_kind,
             norm_eps=self.norm_eps,
@@ -274,6 +308,7 @@ class CausalTransformer(nn.Module):
         train: bool = False,
         positions: Int[Array, "B S"] | None = None,
         segment_ids: Int[Array, "B S"] | None = None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B S E"]:
         """The states that the head reads: after the final norm, times `scales.logits`.
 
@@ -282,6 +317,7 @@ class CausalTransformer(nn.Module):
             train: gates dropout, of which this decoder has none: both values compute the same.
             positions: of each token, for the rotation; None counts from 0 in every row.
             segment_ids: the document of each token; a token sees its own document alone.
+            routing: what the routers of a mixture are told about the tokens, with the routes of every layer.
 
         Raises:
             ValueError: rows longer than `max_seq_len`, or that a sequence axis does not cut evenly.
@@ -300,10 +336,10 @@ class CausalTransformer(nn.Module):
         stages = 1 if self.is_initializing() else active_stages()
         if stages > 1:
             x = self._entered(self.embed_tokens(tokens), positions)
-            return self._left(self._through_stages(x, angles, segment_ids, stages))
+            return self._left(self._through_stages(x, angles, segment_ids, routing, stages))
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
-        for layer in self.layers:
-            x = layer(x, angles, segment_ids)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, angles, segment_ids, None if routing is None else routing.at(index))
         return self._left(x)
 
     def mtp_hidden_states(
@@ -350,19 +386,19 @@ class CausalTransformer(nn.Module):
             valid: [B, T]; a token that is not valid writes nothing. None of the first `depth` of a row is.
             cache: of this depth, from `init_mtp_cache` or an earlier call.
         """
-        angles = self._angles(positions, cache["key"].shape[1])
+        angles = self._angles(positions, capacity_of(cache))
         embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         # Entries begin at the row's token number `depth`: its slot is the first, and none before it is empty.
         return self.depths[depth - 1].decode(embedded, previous, angles, positions - depth, valid, cache)
 
     def init_mtp_cache(self, rows: int, capacity: int) -> LayerCache:
         """The cache of one prediction depth, without tokens."""
-        return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
+        return self._empty_layer(rows, capacity)
 
     def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
         """The rotary tables that the layers turn by."""
         named = {plan.angles for plan in self.plans}
-        width, scaling = self.rotary.width(self.head_width), self.rotary.scaling
+        width, scaling = self.rotary.width(self._turning_width), self.rotary.scaling
         tables: Angles = {}
         if "global" in named:
             tables["global"] = rotary_table(
@@ -389,7 +425,12 @@ class CausalTransformer(nn.Module):
         return (wide * self.scales.logits).astype(x.dtype)
 
     def _through_stages(
-        self, x: jax.Array, angles: Angles, segment_ids: jax.Array | None, stages: int
+        self,
+        x: jax.Array,
+        angles: Angles,
+        segment_ids: jax.Array | None,
+        routing: RouterRows | None,
+        stages: int,
     ) -> jax.Array:
         """The layers over pipeline stages; what they sow stands where each alone would put it."""
         scope = self.scope
@@ -402,6 +443,7 @@ class CausalTransformer(nn.Module):
             x=x,
             angles=angles,
             segment_ids=segment_ids,
+            routing=routing,
             sown=sown_collections(scope.mutable, self.variables),
         )
         for collection, layers in reports.items():
@@ -425,7 +467,7 @@ class CausalTransformer(nn.Module):
             cache: from `init_cache` or an earlier call.
         """
         # Keys stay turned in the cache, so frequencies that depend on a row's length take its longest.
-        capacity = next(iter(cache.values()))["key"].shape[1]
+        capacity = capacity_of(next(iter(cache.values())))
         angles = self._angles(positions, capacity)
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         written: Cache = {}
@@ -441,10 +483,12 @@ class CausalTransformer(nn.Module):
         """
         if capacity > self.max_seq_len:
             raise ValueError(f"capacity={capacity} is over max_seq_len={self.max_seq_len}")
-        return {
-            name: empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
-            for name in self.bank.view.names
-        }
+        return {name: self._empty_layer(rows, capacity) for name in self.bank.view.names}
+
+    def _empty_layer(self, rows: int, capacity: int) -> LayerCache:
+        if self.mixer is not None:
+            return empty_latent_layer(rows, capacity, self.mixer, self.dtype)
+        return empty_layer(rows, capacity, self.kv_heads, self.head_width, self.dtype)
 
     def head_weight(self, params: Mapping[str, Any]) -> Float[Array, "E V"]:
         """The vocabulary matrix of a variables tree, or of its `params` collection."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dew.nn.backbones.causal_transformer.config import BLOCKS, Rotary
+from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.mlp import ACTIVATIONS, PLAIN
 from dew.nn.norms import NORMS
 
@@ -49,6 +50,31 @@ def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: i
         raise ValueError(
             f"num_heads={num_heads} must divide hidden_size={hidden_size} where head_dim is unset; change "
             "either, or set head_dim"
+        )
+
+
+def check_mixer(
+    mixer: MLA, *, num_heads: int, num_kv_heads: int, head_dim: int | None, qk_norm: object, fraction: float
+) -> None:
+    """Refuse fields of plain attention that latent attention has its own values for.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if num_kv_heads != num_heads:
+        raise ValueError(
+            f"num_kv_heads={num_kv_heads} with a mixer, whose every query head has a key head; leave it unset"
+        )
+    if head_dim not in (None, mixer.head_width):
+        raise ValueError(
+            f"head_dim={head_dim} is not the mixer's qk_nope_head_dim + qk_rope_head_dim={mixer.head_width}; "
+            "leave it unset"
+        )
+    if qk_norm:
+        raise ValueError(f"qk_norm={qk_norm} with a mixer, whose latent vectors are normalized; set it False")
+    if fraction != 1:
+        raise ValueError(
+            f"rotary.fraction={fraction} with a mixer, of whose heads qk_rope_head_dim turns; leave it at 1"
         )
 
 

@@ -13,8 +13,10 @@ from flax import linen as nn
 from flax.core.scope import CollectionFilter
 
 from dew.nn.backbones.causal_transformer.layer import Angles
+from dew.nn.moe.routes import RouterRows
 from dew.nn.pipeline import stage_bank, through_stages
 from dew.nn.stack import StackView
+from dew.training.mesh import STAGE_AXIS
 from dew.training.widths import like
 
 type Reports = dict[str, dict[str, Any]]
@@ -30,6 +32,7 @@ def layers_over_stages(
     x: jax.Array,
     angles: Angles,
     segment_ids: jax.Array | None,
+    routing: RouterRows | None,
     sown: Sequence[str],
 ) -> tuple[jax.Array, Reports]:
     """Run the layers of a decoder, each stage its own, microbatch after microbatch.
@@ -42,6 +45,7 @@ def layers_over_stages(
         x: [B, T, E].
         angles: rotary tables.
         segment_ids: [B, T] or None.
+        routing: what routers are told, with the routes of every layer; or None.
         sown: collections the layers report into; what they sow has a row in front for each row of `x`.
 
     Raises:
@@ -53,14 +57,22 @@ def layers_over_stages(
 
     def stage(bank: Any, x: jax.Array, rows: Any, shared: Any) -> tuple[jax.Array, Any]:
         given: dict[str, Any] = {**rows, **shared}
+        told: RouterRows | None = given["routing"]
+        first = jax.lax.axis_index(STAGE_AXIS) * len(run)
         reports: list[Any] = []
-        for (layer, stored), wide in zip(run, bank, strict=True):
+        for index, ((layer, stored), wide) in enumerate(zip(run, bank, strict=True)):
             own = like(wide, stored)
-            x, report = layer.apply(own, x, given["angles"], given["segment_ids"], mutable=list(sown))
+            inputs = (
+                x,
+                given["angles"],
+                given["segment_ids"],
+                None if told is None else told.at(first + index),
+            )
+            x, report = layer.apply(own, *inputs, mutable=list(sown))
             reports.append(report)
         return x, reports
 
-    rows: dict[str, Any] = {"segment_ids": segment_ids}
+    rows: dict[str, Any] = {"segment_ids": segment_ids, "routing": routing}
     shared: dict[str, Any] = {}
     tables = jax.tree.leaves(angles)
     (rows if tables and tables[0].shape[0] > 1 else shared)["angles"] = angles

@@ -1,4 +1,7 @@
-"""The torch side of train_rate.py: started by it, under an interpreter that has torch and transformers."""
+"""The torch side of train_rate.py: started by it, under an interpreter that has torch and transformers.
+
+Arguments: `eager` or `compiled`; the published model's folder; a file of ids [rows, length + 1].
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,12 @@ import numpy as np
 import torch
 import transformers
 
-mode, folder = sys.argv[1:]
+mode, folder, rows = sys.argv[1:]
 torch.set_num_threads(os.cpu_count() or 1)
-config = transformers.LlamaConfig(
-    vocab_size=256,
-    hidden_size=256,
-    num_hidden_layers=4,
-    num_attention_heads=8,
-    num_key_value_heads=8,
-    intermediate_size=1024,
-    max_position_embeddings=256,
-    rms_norm_eps=1e-6,
-    use_cache=False,
-    tie_word_embeddings=False,
-)
-model = transformers.LlamaForCausalLM(config).float()
-with np.load(f"{folder}/weights.npz") as held:
-    model.load_state_dict({name: torch.from_numpy(held[name].copy()) for name in held.files})
+model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+model.config.use_cache = False
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-ids = torch.from_numpy(np.load(f"{folder}/ids.npy")).long()
+ids = torch.from_numpy(np.load(rows)).long()
 
 
 def loss_of() -> torch.Tensor:

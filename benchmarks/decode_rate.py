@@ -1,0 +1,192 @@
+"""Decoding rate against transformers.generate in torch: equal weights, prompts, float32 and cores, in turns.
+
+Dew decodes in this process, torch in one of its own that answers when asked. Greedy calls draw the same
+tokens, which is checked; sampled ones report the log probability of every token before and after the filters.
+
+    uv run python benchmarks/decode_rate.py --torch-python PYTHON [--rounds 7] [--models small mid]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from results import report, spread
+from train_rate import torch_weights
+
+from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.sharding import unboxed
+from dew.sampling import Sampling, generate
+from dew.training.host_memory import keep_freed_memory
+
+PROMPT, NEW = 32, 128
+TEMPERATURE, TOP_K = 0.8, 50
+POLICIES = {
+    "greedy": Sampling(temperature=0.0),
+    "sampled": Sampling(temperature=TEMPERATURE, top_k=TOP_K),
+}
+SIZES = {
+    "small": {"vocab_size": 4096, "hidden_size": 256, "num_layers": 4, "num_heads": 8},
+    "mid": {"vocab_size": 8192, "hidden_size": 512, "num_layers": 8, "num_heads": 8},
+}
+INNER = {"small": 704, "mid": 1408}
+GOALS = {("small", 1): 4.0, ("small", 8): 2.0, ("mid", 1): 1.5, ("mid", 8): 1.2}
+FLOOR = 1e-4
+"""Ten times the difference of float32 logits between the two: a decision closer than this may fall either
+way."""
+
+
+class TorchWorker:
+    """A process that decodes with the same weights in torch."""
+
+    def __init__(self, python: str, folder: str) -> None:
+        script = str(Path(__file__).with_name("torch_decode.py"))
+        self._process = subprocess.Popen(
+            [python, script, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.versions = self._line()
+
+    def ask(self, what: str, rows: int) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what} {rows}\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"the torch worker ended with status {self._process.wait()}")
+        return line.strip()
+
+
+class Decoder:
+    """Dew's side: a model of `SIZES`, its weights and prompts, written to `folder` for the other."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self.model = CausalTransformer(**SIZES[name], intermediate_size=INNER[name], max_seq_len=PROMPT + NEW)
+        drawn = unboxed(self.model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+        # Wide enough that few decisions are close.
+        self.variables = jax.tree.map(lambda leaf: 2.0 * leaf if leaf.ndim > 1 else leaf, drawn)
+        vocab = self.model.vocab_size
+        self.prompts = np.random.default_rng(1).integers(0, vocab, (8, PROMPT)).astype(np.int32)
+        np.savez(f"{folder}/weights.npz", **torch_weights(self.variables["params"]))
+        np.save(f"{folder}/prompts.npy", self.prompts)
+        with open(f"{folder}/config.json", "w") as sink:
+            json.dump(self._request(name), sink)
+
+    def _request(self, name: str) -> dict[str, Any]:
+        sizes = SIZES[name]
+        llama = {
+            "vocab_size": sizes["vocab_size"],
+            "hidden_size": sizes["hidden_size"],
+            "num_hidden_layers": sizes["num_layers"],
+            "num_attention_heads": sizes["num_heads"],
+            "num_key_value_heads": sizes["num_heads"],
+            "intermediate_size": INNER[name],
+            "max_position_embeddings": PROMPT + NEW,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": False,
+        }
+        return {"llama": llama, "new_tokens": NEW, "temperature": TEMPERATURE, "top_k": TOP_K}
+
+    def draw(self, policy: Sampling, rows: int, seed: int = 0) -> np.ndarray:
+        """The drawn tokens on the host; both likelihoods stand in the record too."""
+        record = generate(
+            self.model, self.variables, self.prompts[:rows], NEW, seed=seed, sampling=policy
+        ).host()
+        return record.tokens[:, PROMPT:]
+
+    def seconds(self, policy: Sampling, rows: int) -> float:
+        start = time.perf_counter()
+        self.draw(policy, rows)
+        return time.perf_counter() - start
+
+
+def agreement(decoder: Decoder, worker: TorchWorker, rows: int) -> dict[str, Any]:
+    """Whether greedy rows are equal, or part where torch's own decision was closer than `FLOOR`."""
+    theirs = json.loads(worker.ask("check", rows))
+    ours = decoder.draw(POLICIES["greedy"], rows)
+    parted = ours != np.asarray(theirs["tokens"])
+    at = [int(np.argmax(row)) for row in parted if row.any()]
+    margins = [theirs["margins"][row][place] for row, place in zip(np.flatnonzero(parted.any(1)), at)]
+    if any(margin > FLOOR for margin in margins):
+        sys.exit(f"rows part at {at} with margins {margins}, above {FLOOR}: not the same model")
+    return {"rows_equal": int(rows - len(at)), "parted_at": at, "margins": margins}
+
+
+def compare(decoder: Decoder, worker: TorchWorker, what: str, rows: int, rounds: int) -> dict[str, Any]:
+    policy = POLICIES[what]
+    decoder.seconds(policy, rows)
+    worker.ask(what, rows)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(decoder.seconds(policy, rows))
+        theirs.append(float(worker.ask(what, rows)))
+    ratios = [torch / dew for dew, torch in zip(ours, theirs, strict=True)]
+    low, median, high = statistics.quantiles(ratios, n=4)
+    return {
+        "dew": spread(ours),
+        "torch": spread(theirs),
+        "dew_tokens_per_s": round(rows * NEW / statistics.median(ours), 1),
+        "torch_tokens_per_s": round(rows * NEW / statistics.median(theirs), 1),
+        "rate_ratio": {
+            "median": round(median, 3),
+            "quartiles": [round(low, 3), round(high, 3)],
+            "range": [round(min(ratios), 3), round(max(ratios), 3)],
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torch-python", required=True)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--models", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8])
+    options = parser.parse_args()
+    keep_freed_memory()
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            decoder = Decoder(name, folder)
+            worker = TorchWorker(options.torch_python, folder)
+            for rows in options.rows:
+                same = agreement(decoder, worker, rows)
+                for what in POLICIES:
+                    report(
+                        "decode_rate",
+                        config={
+                            **SIZES[name],
+                            "inner": INNER[name],
+                            "rows": rows,
+                            "prompt": PROMPT,
+                            "new": NEW,
+                        },
+                        model=name,
+                        kind=what,
+                        against="transformers.generate",
+                        torch_versions=worker.versions,
+                        goal=GOALS.get((name, rows)) if what == "greedy" else 2.0,
+                        **(same if what == "greedy" else {}),
+                        **compare(decoder, worker, what, rows, options.rounds),
+                    )
+            worker.close()
+
+
+if __name__ == "__main__":
+    main()

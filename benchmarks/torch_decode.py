@@ -1,0 +1,74 @@
+"""The torch side of decode_rate.py: started by it, under an interpreter that has torch and transformers.
+
+A line `greedy B` or `sampled B` on standard input is answered by the seconds of one call for B prompts, and
+`check B` by the greedy tokens with the margin of every decision.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+import transformers
+
+folder = sys.argv[1]
+with open(f"{folder}/config.json") as held:
+    request = json.load(held)
+torch.set_num_threads(os.cpu_count() or 1)
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**request["llama"])).float().eval()
+with np.load(f"{folder}/weights.npz") as held:
+    model.load_state_dict({name: torch.from_numpy(held[name].copy()) for name in held.files})
+prompts = torch.from_numpy(np.load(f"{folder}/prompts.npy")).long()
+budget = request["new_tokens"]
+FIXED = {"max_new_tokens": budget, "min_new_tokens": budget, "pad_token_id": 0, "eos_token_id": None}
+
+
+def greedy(rows: int, **options: object) -> object:
+    ids = prompts[:rows]
+    return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **FIXED, **options)
+
+
+def sampled(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A draw with the log probability of every token before and after the filters."""
+    ids = prompts[:rows]
+    drawn = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        temperature=request["temperature"],
+        top_k=request["top_k"],
+        output_scores=True,
+        output_logits=True,
+        return_dict_in_generate=True,
+        **FIXED,
+    )
+    tokens = drawn.sequences[:, ids.shape[1] :, None]
+
+    def log_probs(steps: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return torch.stack(steps, dim=1).log_softmax(-1).gather(-1, tokens)
+
+    return log_probs(drawn.scores), log_probs(drawn.logits)
+
+
+def checked(rows: int) -> str:
+    drawn = greedy(rows, output_logits=True, return_dict_in_generate=True)
+    best = torch.stack(drawn.logits, dim=1).topk(2, dim=-1).values
+    tokens = drawn.sequences[:, prompts.shape[1] :]
+    return json.dumps({"tokens": tokens.tolist(), "margins": (best[..., 0] - best[..., 1]).tolist()})
+
+
+print(f"torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
+with torch.inference_mode():
+    for line in sys.stdin:
+        what, rows = line.split()
+        if what == "check":
+            print(checked(int(rows)), flush=True)
+            continue
+        call = {"greedy": greedy, "sampled": sampled}[what]
+        start = time.perf_counter()
+        call(int(rows))
+        print(time.perf_counter() - start, flush=True)
