@@ -41,7 +41,7 @@ def main() -> int:
         subprocess.run(command(place, "whole", 1), check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - began
         for number in range(words.kills):
-            if killed(place, words.workers, draw.uniform(0.2, seconds / 4)):
+            if killed(place, words.workers, draw.uniform(0.3 * seconds, seconds)):
                 print(f"kill {number + 1}: {parts(place)} parts committed", flush=True)
         subprocess.run(command(place, "killed", words.workers), check=True)
         same = all(
