@@ -220,7 +220,7 @@ def test_a_finished_folder_is_kept_and_the_same_command_has_nothing_to_do(tmp_pa
     monkeypatch.setattr(tokenize_run, "merge_parts", lambda *_, **__: pytest.fail("written again"))
     assert tokenize(good, out=tmp_path / "c") == 0
     again = capsys.readouterr().out
-    assert "holds this corpus already" in again and said.splitlines()[0] in again
+    assert "holds this corpus already" in again and said.splitlines()[1] in again
     for option in (("--val-fraction", 0.5), ("--document-end", 7)):
         said = refused(capsys, good, *option, out=tmp_path / "c")
         assert "holds a finished corpus of other text or options" in said
