@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,25 +44,34 @@ class PretrainedDecoder(Pretrained):
     Attributes:
         tokenizer: of its `tokenizer.json`, or None where the folder has none.
         generation_config: what its `generation_config.json` says; empty where the folder has none.
+        stored_dtypes: a tensor's published name -> the safetensors name of the dtype it is stored in.
     """
 
     model: CausalTransformer
     tokenizer: Tokenizer | None = None
     generation_config: Mapping[str, Any]
+    stored_dtypes: Mapping[str, str] = field(repr=False)
 
     def save(self, directory: str | os.PathLike[str], *, variables: Mapping[str, Any] | None = None) -> None:
         """Write the decoder as its family's folder, with the tokenizer's and the generation's own files.
 
         Args:
             directory: made where it is missing; must hold nothing.
-            variables: other weights of the model; None writes those that were read.
+            variables: other weights of the model, in their own dtypes; None writes those that were read, in
+                the dtypes they were stored in where that loses nothing.
 
         Raises:
             ValueError: variables that are not the model's.
             FileExistsError: the folder holds files.
         """
-        held = self.variables if variables is None else variables
-        save_as_read(self.model, held, directory, source=Path(self.source), config=self.config)
+        save_as_read(
+            self.model,
+            self.variables if variables is None else variables,
+            directory,
+            source=Path(self.source),
+            config=self.config,
+            dtypes=self.stored_dtypes if variables is None else {},
+        )
 
     def text_generation(self, *, sampling: Sampling | None = None) -> TextGeneration:
         """The decoder as a text task, with the policy, criteria, strategy and limits its files set.
@@ -112,12 +121,13 @@ def read_decoder(
         variables=variables,
         tokenizer=HFTokenizer(folder) if found else None,
         generation_config=json_file(folder / GENERATION),
+        stored_dtypes={name: tensor.dtype for name, tensor in stored.items()},
     )
 
 
-def chosen(field: str, name: str | None, stored: Any) -> Any:
+def chosen(setting: str, name: str | None, stored: Any) -> Any:
     """The dtype called `name`: None is float32, `auto` the stored one."""
-    return jnp.dtype(jnp.float32) if name is None else named_dtype(field, name) or stored
+    return jnp.dtype(jnp.float32) if name is None else named_dtype(setting, name) or stored
 
 
 def renamed(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

@@ -52,7 +52,8 @@ def windows_by_layer(
             width = None
         kinds = _kinds(config)
         flags = pattern(config) if kinds is None else [kind == SLIDING for kind in kinds]
-        own: dict[str, Any] = {"rotary.layers": tuple(flags)} if turned and not all(flags) else {}
+        turning = [flag and width is not None for flag in flags]
+        own: dict[str, Any] = {"rotary.layers": tuple(turning)} if turned and not all(turning) else {}
         if width is None or not any(flags):
             return own
         return own | {"sliding_window": width} | ({} if all(flags) else {"sliding_layers": tuple(flags)})

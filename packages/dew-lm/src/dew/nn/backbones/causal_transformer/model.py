@@ -6,6 +6,7 @@ Dimensions: B rows, S or T tokens, E model width, V vocabulary, C cache slots.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, cast
 
 import jax
@@ -230,20 +231,12 @@ class CausalTransformer(nn.Module):
         return depths_macs(self, length)
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(
-            self.vocab_size,
-            self.hidden_size,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), "vocab", "embed"),
-        )
+        table = partial(nn.Embed, features=self.hidden_size, dtype=self.dtype, param_dtype=self.param_dtype)
+        drawn = nn.initializers.normal(self.hidden_size**-0.5)
+        self.embed_tokens = table(self.vocab_size, embedding_init=named_axes(drawn, "vocab", "embed"))
         if self.position == "learned":
-            self.embed_positions = nn.Embed(
-                self.max_seq_len,
-                self.hidden_size,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), None, "embed"),
+            self.embed_positions = table(
+                self.max_seq_len, embedding_init=named_axes(drawn, "position", "embed")
             )
         # Decoding keeps nothing for a gradient, so only the full forward is recomputed.
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
