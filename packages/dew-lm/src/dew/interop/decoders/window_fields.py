@@ -27,6 +27,25 @@ def window_everywhere(default: int | None) -> Group:
     return Group(("sliding_window",), read, lambda model: {"sliding_window": model.sliding_window})
 
 
+def switched_window(default: int) -> Group:
+    """One window for all layers where `use_sliding_window` turns it on."""
+
+    def read(config: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "sliding_window": config.get("sliding_window", default)
+            if config.get("use_sliding_window")
+            else None
+        }
+
+    def write(model: CausalTransformer) -> dict[str, Any]:
+        return {
+            "sliding_window": model.sliding_window,
+            "use_sliding_window": model.sliding_window is not None,
+        }
+
+    return Group(("sliding_window", "use_sliding_window"), read, write)
+
+
 def windows_by_layer(
     *,
     default: int | None,

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from dew.nn.backbones.causal_transformer.config import Biases as Biases
     from dew.nn.backbones.causal_transformer.config import Rotary as Rotary
     from dew.nn.backbones.causal_transformer.config import Scales as Scales
+    from dew.nn.backbones.causal_transformer.mixers import MLA as MLA
     from dew.nn.backbones.causal_transformer.model import CausalTransformer as CausalTransformer
     from dew.nn.rotary_scaling import RotaryScaling as RotaryScaling
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "MLA": "dew.nn.backbones.causal_transformer.mixers:dew-lm",
         "Biases": "dew.nn.backbones.causal_transformer.config:dew-lm",
         "Cache": "dew.nn.backbones.causal_transformer.cache:dew-lm",
         "CausalTransformer": "dew.nn.backbones.causal_transformer.model:dew-lm",
