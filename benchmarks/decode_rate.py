@@ -124,7 +124,9 @@ def agreement(decoder: Decoder, worker: TorchWorker, rows: int) -> dict[str, Any
     ours = decoder.draw(POLICIES["greedy"], rows)
     parted = ours != np.asarray(theirs["tokens"])
     at = [int(np.argmax(row)) for row in parted if row.any()]
-    margins = [theirs["margins"][row][place] for row, place in zip(np.flatnonzero(parted.any(1)), at)]
+    margins = [
+        theirs["margins"][row][place] for row, place in zip(np.flatnonzero(parted.any(1)), at, strict=True)
+    ]
     if any(margin > FLOOR for margin in margins):
         sys.exit(f"rows part at {at} with margins {margins}, above {FLOOR}: not the same model")
     return {"rows_equal": int(rows - len(at)), "parted_at": at, "margins": margins}
