@@ -22,7 +22,7 @@ TRAIN = (
     + """
 import layout_parity as parity
 from dew.lora import LoRA, adapted
-from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.backbones.causal_transformer import Biases, CausalTransformer, Rotary
 from dew.nn.moe.config import Mixture
 from dew.objectives.lm import LMObjective
 from dew.training import MeshSpec
@@ -38,12 +38,13 @@ def model(**fields):
     return CausalTransformer(vocab_size=64, hidden_size=16, num_layers=4, num_heads=2, intermediate_size=32,
                              max_seq_len=IDS, **fields)
 
-windowed = model(sliding_window=3, sliding_layers=(True, False), remat=True)
+windowed = model(sliding_window=3, sliding_layers=(True, False), remat=True, block="sandwich",
+                 norm_kind="rms_offset", bias=Biases(qkv=True, mlp=True), rotary=Rotary(local_theta=100.0))
 mixed = model(mixture=Mixture(num_experts=4, top_k=2, intermediate_size=16, bias=True, layers=(False, True)))
 terms = dict(aux_loss_alpha=0.01, router_z_loss=0.001, balance_rate=0.01)
 lora = LoRA(("q_proj", "down_proj", "lm_head"), rank=2, alpha=4.0)
 cases = {
-    "documents, windows and remat": (LMObjective(windowed, IDS - 1), {**texts, **documents},
+    "documents, windows, parts and remat": (LMObjective(windowed, IDS - 1), {**texts, **documents},
                                      MeshSpec(stage=2), 1),
     "experts, accumulated": (LMObjective(mixed, IDS - 1, **terms), texts, MeshSpec(stage=2, expert=2), 4),
     "adapter": (adapted(LMObjective(model(), IDS - 1), lora), texts, MeshSpec(stage=2, fsdp=2, tensor=2), 1),

@@ -59,6 +59,17 @@ SHAPES = (
     "attention_bias",
     "mlp_bias",
     "tie_word_embeddings",
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "n_shared_experts",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "first_k_dense_replace",
+    "qkv_bias",
+    "use_qk_norm",
     "kv_lora_rank",
     "q_lora_rank",
     "qk_nope_head_dim",
@@ -66,9 +77,6 @@ SHAPES = (
     "v_head_dim",
     "index_n_heads",
     "index_head_dim",
-    "n_routed_experts",
-    "n_shared_experts",
-    "moe_intermediate_size",
 )
 """Fields that say which tensors there are: altered, they are refused by the tensors' names or shapes."""
 LENGTHS = ("max_position_embeddings",)
@@ -88,7 +96,7 @@ class Case:
         refused: values that other models have, and this decoder does not compute.
         tokens: of a row.
         offset: norms' scales count from 1.
-        experts: the file has a tensor for each expert, where the module has one for all.
+        experts: weights are drawn under the names of the saved file, which holds experts apart.
     """
 
     config: str
@@ -126,7 +134,7 @@ DEEPSEEK = llama_like(
     topk_group=2,
     routed_scaling_factor=1.7,
 )
-"""Latent attention, and 8 experts in 4 groups of which 2 stay: fewer experts than a token chooses from them."""
+"""Latent attention, and 8 experts in 4 groups of 2, of which a token's 3 come from the best 2."""
 NARROW = {
     "rope_type": "yarn",
     "factor": 4.0,
@@ -470,6 +478,144 @@ CASES: Mapping[str, Case] = {
             {"layer_types": None, "sliding_window_pattern": 2},
         ),
     ),
+    "mixtral": Case(
+        config="MixtralConfig",
+        fields=llama_like(sliding_window=5, num_local_experts=6, num_experts_per_tok=2, rope_theta=1e6),
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"sliding_window": 4},
+            {"sliding_window": 6},
+            {"sliding_window": None},
+            {"num_experts_per_tok": 3},
+        ),
+        experts=True,
+    ),
+    "qwen2_moe": Case(
+        config="Qwen2MoeConfig",
+        fields=llama_like(
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=2,
+            rope_theta=1e4,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            shared_expert_intermediate_size=40,
+            norm_topk_prob=False,
+            mlp_only_layers=[1],
+        ),
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"use_sliding_window": False},
+            {"sliding_window": 6},
+            {"max_window_layers": 3},
+            {"layer_types": [FULL, SLIDING, FULL, SLIDING]},
+            {"num_experts_per_tok": 3},
+            {"norm_topk_prob": True},
+        ),
+        experts=True,
+    ),
+    "qwen3_moe": Case(
+        config="Qwen3MoeConfig",
+        fields=llama_like(
+            head_dim=24,
+            use_sliding_window=True,
+            sliding_window=5,
+            rope_theta=1e4,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            norm_topk_prob=False,
+            mlp_only_layers=[1],
+        ),
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"use_sliding_window": False},
+            {"sliding_window": 6},
+            {"num_experts_per_tok": 3},
+            {"norm_topk_prob": True},
+        ),
+        experts=True,
+    ),
+    "qwen3_moe_normalized": Case(
+        config="Qwen3MoeConfig",
+        fields=llama_like(
+            head_dim=24,
+            rope_theta=1e4,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            norm_topk_prob=True,
+            decoder_sparse_step=2,
+            attention_bias=True,
+            tie_word_embeddings=True,
+        ),
+        altered=({"norm_topk_prob": False},),
+        experts=True,
+    ),
+    "glm4_moe": Case(
+        config="Glm4MoeConfig",
+        fields=llama_like(
+            head_dim=16,
+            partial_rotary_factor=0.5,
+            rope_theta=1e4,
+            use_qk_norm=True,
+            attention_bias=True,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=48,
+            n_shared_experts=1,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.7,
+            first_k_dense_replace=1,
+            norm_topk_prob=True,
+        ),
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"partial_rotary_factor": 1.0},
+            {"num_experts_per_tok": 2},
+            {"n_group": 2},
+            {"topk_group": 3},
+            {"routed_scaling_factor": 1.0},
+            {"norm_topk_prob": False},
+        ),
+        experts=True,
+    ),
+    "gpt_oss": Case(
+        config="GptOssConfig",
+        fields=llama_like(
+            head_dim=32,
+            attention_bias=True,
+            sliding_window=5,
+            rope_theta=1e4,
+            rope_scaling={**YARN, "original_max_position_embeddings": 32, "truncate": False},
+            num_local_experts=6,
+            num_experts_per_tok=2,
+            swiglu_limit=0.5,
+        ),
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": {**YARN, "original_max_position_embeddings": 32, "truncate": True}},
+            {"rope_scaling": {**YARN, "original_max_position_embeddings": 64, "truncate": False}},
+            {"rope_scaling": {"rope_type": "default"}},
+            {"sliding_window": 6},
+            {"layer_types": [FULL, SLIDING, FULL, SLIDING]},
+            {"num_experts_per_tok": 3},
+            {"swiglu_limit": 0.6},
+        ),
+        tokens=80,
+        experts=True,
+    ),
     "deepseek_v2": Case(
         config="DeepseekV2Config",
         fields={**DEEPSEEK, "topk_method": "group_limited_greedy", "rope_scaling": NARROW},
@@ -485,7 +631,13 @@ CASES: Mapping[str, Case] = {
     ),
     "deepseek_v2_lite": Case(
         config="DeepseekV2Config",
-        fields={**DEEPSEEK, "q_lora_rank": None, "topk_method": "greedy", "attention_bias": True},
+        fields={
+            **DEEPSEEK,
+            "num_hidden_layers": 2,
+            "q_lora_rank": None,
+            "topk_method": "greedy",
+            "attention_bias": True,
+        },
         altered=({"num_experts_per_tok": 2},),
         experts=True,
     ),
@@ -507,6 +659,7 @@ CASES: Mapping[str, Case] = {
         config="DeepseekV3Config",
         fields={
             **DEEPSEEK,
+            "num_hidden_layers": 2,
             "q_lora_rank": None,
             "norm_topk_prob": False,
             "rope_interleave": False,
@@ -517,7 +670,7 @@ CASES: Mapping[str, Case] = {
     ),
     "deepseek_v3_yarn": Case(
         config="DeepseekV3Config",
-        fields={**DEEPSEEK, "qk_rope_head_dim": 32, "rope_scaling": WIDE},
+        fields={**DEEPSEEK, "num_hidden_layers": 2, "qk_rope_head_dim": 32, "rope_scaling": WIDE},
         altered=(
             {"rope_scaling": {**WIDE, "mscale_all_dim": 0}},
             {"rope_scaling": {**WIDE, "mscale": 1.4}},

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,18 @@ def sections() -> list[tuple[str, str]]:
     for name in registry.models.names():
         model = registry.models.get(name)
         parts.append((f"Model `{name}`: {model.__name__}", table(model, skip=LINEN)))
+        parts += [(f"{each.__name__} of model `{name}`", table(each)) for each in records(model)]
     return parts
+
+
+def records(cls: type[Any]) -> list[type[Any]]:
+    """The dataclasses that fields of `cls` hold, and those that theirs hold."""
+    found: list[type[Any]] = []
+    for name, hint in typing.get_type_hints(cls).items():
+        for arm in typing.get_args(hint) or (hint,):
+            if name not in LINEN and dataclasses.is_dataclass(arm) and isinstance(arm, type):
+                found += [each for each in (arm, *records(arm)) if each not in found]
+    return found
 
 
 def page() -> str:

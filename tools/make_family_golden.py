@@ -2,7 +2,8 @@
 
     uv run --group oracle python tools/make_family_golden.py
 
-writes packages/dew-lm/tests/golden/families.json and families.npz. Weights are not stored: `draw` makes them
+writes packages/dew-lm/tests/golden/families.json and families.npz, and expert_families of those with experts;
+with one of the two names, that one alone. Weights are not stored: `draw` makes them
 from their names. Of the logits four positions are kept, of a gradient its norm and its product with a fixed
 direction. The floor is the largest difference between float32 and float64 in transformers itself; that of
 gradients is the worst tensor's, relative to its largest entry.
@@ -66,37 +67,50 @@ def torch_model(case: Case, **altered: Any) -> Any:
 
     # Configurations write into the dictionaries they are given.
     config = getattr(transformers, case.config)(**copy.deepcopy({**case.fields, **altered}))
-    eager = {"attn_implementation": "eager"} | ({"experts_implementation": "eager"} if case.experts else {})
-    model = transformers.AutoModelForCausalLM.from_config(config, **eager).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    if case.experts:
+        return _drawn_by_file(case, model)
     with torch.no_grad():
-        for name, held in leaves(model).items():
-            for own, index in pieces(case, name, tuple(held.shape)):
-                part = held[index]
-                part.copy_(torch.from_numpy(draw(case, own, tuple(part.shape))))
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(draw(case, name, tuple(parameter.shape))))
     return model
 
 
-def leaves(model: Any) -> dict[str, Any]:
-    """Parameters, and the buffers that a file holds."""
-    held = model.state_dict(keep_vars=True)
-    tied = dict(model.named_parameters())
-    return tied | {name: value for name, value in held.items() if name.endswith("e_score_correction_bias")}
+def _drawn_by_file(case: Case, model: Any) -> Any:
+    """`model` with weights drawn under the names of its saved file."""
+    from safetensors.numpy import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        shapes = {name: value.shape for name, value in in_a_file(model, folder).items()}
+        drawn = {name: draw(case, name, shape) for name, shape in shapes.items()}
+        save_file(drawn, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        return loaded(folder)[0]
 
 
-def pieces(case: Case, name: str, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
-    """The tensors that a module's one is drawn as, each with its place in it: itself, or one an expert."""
-    base, _, last = name.rpartition(".")
-    if not case.experts or last not in ("gate_up_proj", "down_proj") or not base.endswith(".experts"):
-        return [(name, ...)]
-    half = shape[1] // 2
-    places = {"down_proj": slice(None)}
-    if last == "gate_up_proj":
-        places = {"gate_proj": slice(0, half), "up_proj": slice(half, None)}
-    return [
-        (f"{base}.{expert}.{part}.weight", (expert, place))
-        for expert in range(shape[0])
-        for part, place in places.items()
-    ]
+def loaded(folder: str | Path) -> tuple[Any, dict[str, Any]]:
+    """The model that transformers reads from `folder`, in float32, and what it says of the tensors."""
+    import transformers
+
+    model, told = transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        output_loading_info=True,
+        dtype="float32",
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
+    for module in model.modules():
+        if hasattr(module, "limit"):
+            # A constant in this version of transformers, whatever the configuration says.
+            module.limit = model.config.swiglu_limit
+    return model.eval(), told
+
+
+def in_a_file(model: Any, folder: str) -> dict[str, np.ndarray]:
+    """The tensors that transformers saves of `model`, in `folder`."""
+    from safetensors.numpy import load_file
+
+    model.save_pretrained(folder)
+    return load_file(Path(folder) / "model.safetensors")
 
 
 def torch_logits(model: Any, case: Case) -> np.ndarray:
@@ -108,10 +122,7 @@ def torch_logits(model: Any, case: Case) -> np.ndarray:
 
 
 def evaluated(model: Any, case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits, and gradients of the token-mean loss by the names that weights are drawn for.
-
-    What has no gradient, as biases of a choice of experts and a choice of keys, has zeros.
-    """
+    """Logits, and gradients of the token-mean loss by the module's names."""
     import torch
 
     ids = torch.from_numpy(token_ids(case))
@@ -119,10 +130,11 @@ def evaluated(model: Any, case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]
     logits = model(ids).logits
     flat = logits[:, :-1].reshape(-1, logits.shape[-1])
     torch.nn.functional.cross_entropy(flat, ids[:, 1:].reshape(-1)).backward()
-    gradients: dict[str, np.ndarray] = {}
-    for name, held in leaves(model).items():
-        gradient = np.zeros(held.shape) if held.grad is None else held.grad.numpy().copy()
-        gradients |= {own: gradient[index] for own, index in pieces(case, name, tuple(held.shape))}
+    gradients = {
+        # A choice of keys passes no gradient.
+        name: np.zeros(each.shape) if each.grad is None else each.grad.numpy().copy()
+        for name, each in model.named_parameters()
+    }
     return logits.detach().numpy(), gradients
 
 
@@ -138,20 +150,34 @@ def floors(case: Case) -> tuple[float, float]:
     return float(np.abs(narrow - wide).max()), worst
 
 
+def saved_gradients(model: Any) -> dict[str, np.ndarray]:
+    """The gradients of `model` as the tensors of its saved file; zeros for buffers, which have none."""
+    import torch
+
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        for buffer in model.buffers():
+            buffer.zero_()
+        for parameter in model.parameters():
+            parameter.copy_(torch.zeros(()) if parameter.grad is None else parameter.grad)
+        return in_a_file(model, folder)
+
+
+def by_file(case: Case, model: Any, gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The gradients of `model` under the names of its saved file; its own weights may be lost."""
+    if case.experts:
+        return saved_gradients(model)
+    return {name: gradients[own] for name, own in as_saved(case)[1].items()}
+
+
 def as_saved(case: Case) -> tuple[dict[str, Any], dict[str, str]]:
     """The `config.json` that transformers saves, and for each tensor of the file its name in the module."""
-    from safetensors.numpy import load_file
-
     model = torch_model(case)
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        files = load_file(Path(folder) / "model.safetensors")
+        files = in_a_file(model, folder)
         config = json.loads((Path(folder) / "config.json").read_text())
-    values = {
-        own: held.detach().numpy()[index]
-        for name, held in leaves(model).items()
-        for own, index in pieces(case, name, tuple(held.shape))
-    }
+    if case.experts:
+        return config, {name: name for name in files}
+    values = {name: value.detach().numpy() for name, value in model.named_parameters()}
     names = {
         name: next(own for own, held in values.items() if np.array_equal(held, value))
         for name, value in files.items()
@@ -164,37 +190,39 @@ def record(case: Case) -> tuple[dict[str, Any], np.ndarray]:
     model = torch_model(case).double()
     logits, gradients = evaluated(model, case)
     floor, gradient_floor = floors(case)
-    shapes = {name: list(value.shape) for name, value in gradients.items()}
+    gradients = by_file(case, model, gradients)
     config, names = as_saved(case)
     kept = {
         "config": config,
-        "tensors": {name: shapes[own] for name, own in names.items()},
+        "tensors": {name: list(gradients[name].shape) for name in names},
         "drawn_as": {name: own for name, own in names.items() if name != own},
         "floor": float(f"{floor:.2g}"),
         "gradient_floor": float(f"{gradient_floor:.2g}"),
         "gradients": {
-            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[own])]
-            for name, own in names.items()
+            name: [float(f"{value:.{DIGITS}g}") for value in told(name, gradients[name])] for name in names
         },
     }
     return kept, logits[:, list(POSITIONS)].astype(np.float32)
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     import torch
     import transformers
 
     torch.set_num_threads(1)
-    cases: dict[str, Any] = {}
-    logits: dict[str, np.ndarray] = {}
-    for name, case in CASES.items():
-        cases[name], logits[name] = record(case)
-        print(f"{name:22} floor {cases[name]['floor']:.1e}  gradients {cases[name]['gradient_floor']:.1e}")
     head = {"command": COMMAND, "torch": torch.__version__, "transformers": transformers.__version__}
-    text = json.dumps({**head, "cases": cases}, separators=(",", ":"))
-    (GOLDEN / "families.json").write_text(text + "\n")
-    np.savez_compressed(GOLDEN / "families.npz", **logits)
+    for stem in sys.argv[1:] or ("families", "expert_families"):
+        cases: dict[str, Any] = {}
+        logits: dict[str, np.ndarray] = {}
+        for name, case in CASES.items():
+            if case.experts == (stem == "expert_families"):
+                cases[name], logits[name] = record(case)
+                kept = cases[name]
+                print(f"{name:22} floor {kept['floor']:.1e}  gradients {kept['gradient_floor']:.1e}")
+        text = json.dumps({**head, "cases": cases}, separators=(",", ":"))
+        (GOLDEN / f"{stem}.json").write_text(text + "\n")
+        np.savez_compressed(GOLDEN / f"{stem}.npz", **logits)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from typing import Any
 
 import grain
@@ -66,6 +67,11 @@ def rows(count=RECORDS):
     return {"x": x, "y": x.sum(1), "m": m, "id": np.arange(count, dtype=np.int32)}
 
 
+def several(*, jobs):
+    """What the named jobs of this file return, one after another in the same processes."""
+    return [globals()[name](**arguments) for name, arguments in jobs]
+
+
 def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, tracker=None, host=()):
     """A trainer that notes the ids of every global batch it consumes."""
 
@@ -117,6 +123,57 @@ def rest_elsewhere(*, steps):
         state = made.fit(in_memory(rows(), batch=BATCH, seed=3), steps=steps)
         found.append([to_host(leaf).tolist() for leaf in jax.tree.leaves(state.params)])
     return found
+
+
+class Began(Losses):
+    """Keeps the step a run began at as well."""
+
+    def started(self, *, step, total_steps, unit):
+        self.begun = step
+
+
+def copying(folder, *, steps=12, mesh=None, dies=False):
+    """Train with emergency copies every 2 steps and checkpoints every 5.
+
+    Returns what the run began at, warned of and came to. With `dies` the second process is killed in its
+    ninth step, once the checkpoint of the fifth and its own copies are written.
+    """
+    tracker = Began()
+    made = trainer([], mesh=mesh or {"fsdp": 2}, tracker=tracker)
+    if folder is not None:
+        place = {"local_directory": f"{folder}/local", "local_every": 2}
+        made.checkpoints = Checkpoints(f"{folder}/run", keep=1, **place)
+
+    def end(params, batch, step):
+        if int(step.step) == 8 and dies and jax.process_index() == 1:
+            made.checkpoints.wait()
+            while made.checkpoints.steps() != (5,):
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+    made.rollout = end
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        state = made.fit(in_memory(rows(), batch=BATCH, seed=3), steps=steps, log_every=1, checkpoint_every=5)
+    held = jax.tree.leaves((state.params, state.opt_state, state.ema))
+    return {
+        "begun": getattr(tracker, "begun", None),
+        "said": [str(each.message) for each in said if "passed over" in str(each.message)],
+        "weights": [to_host(leaf).tolist() for leaf in held],
+        "losses": tracker.losses,
+    }
+
+
+def copy_and_die(*, folder):
+    """Train until the second process is killed."""
+    copying(folder, dies=True)
+
+
+def copies_go_on(*, folders, meshes):
+    """The run left alone, and the killed one's going on from each of `folders` upon the mesh beside it."""
+    whole = copying(None)
+    return whole, [copying(folder, mesh=mesh) for folder, mesh in zip(folders, meshes, strict=True)]
 
 
 class Troubled:

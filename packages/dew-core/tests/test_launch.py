@@ -235,6 +235,15 @@ def test_a_profile_that_would_begin_after_the_end_is_refused(tmp_path, toys):
         train(config(tmp_path, profile=window), toys)
 
 
+def test_a_profiled_run_ends_with_the_command_that_reads_its_trace(tmp_path, toys, capsys):
+    window = ProfileWindow(str(tmp_path / "trace"), steps=1, warmup=4)
+    train(config(tmp_path, profile=window), toys)
+    assert f"  dew profile {tmp_path}/trace\n" in capsys.readouterr().out
+    train(config(tmp_path, steps=8, profile=window), toys)
+    said = capsys.readouterr().out
+    assert "No step was traced: 2 ran, and trainer.profile.warmup=4" in said and "dew profile" not in said
+
+
 def test_a_run_whose_checkpoints_are_gone_does_not_start_over_silently(tmp_path, toys):
     train(config(tmp_path), toys)
     shutil.rmtree(tmp_path / "a" / "checkpoints")

@@ -101,9 +101,3 @@ def test_copies_are_refused_by_halves_and_without_a_cadence(tmp_path):
         Checkpoints(tmp_path, local_every=5)
     with pytest.raises(ValueError, match="local_every=0 must be at least 1"):
         Checkpoints(tmp_path, local_directory=tmp_path, local_every=0)
-
-
-def test_copies_of_several_processes_are_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(NotImplementedError, match=r"local_directory=.* with 2 processes"):
-        _ = Checkpoints(tmp_path, local_directory=tmp_path, local_every=2).latest

@@ -136,6 +136,7 @@ def test_twenty_steps_equal_torch_without_its_bfloat16(rule):
         (("layers", "embed", "heads", "head_dim"), Sides((1,), (2, 3))),
         (("embed", None), Sides((0,), (1,))),
         (("vocab", "embed"), None),
+        (("position", "embed"), None),
         (("embed", "vocab"), None),
         (("heads", "head_dim"), None),
         (("layers", "norm"), None),

@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from dew.telemetry.account import DATA, EVALUATION, REDONE, SAVE, STEP, TimeAccount
+from dew.telemetry import ProfileWindow
+from dew.telemetry.account import DATA, EVALUATION, PROFILE, REDONE, SAVE, STEP, TimeAccount
 from dew.telemetry.cost import StepCost
 from dew.testing import in_memory
 from dew.training import Checkpoints, Trainer
@@ -73,6 +74,17 @@ def test_steps_up_to_the_furthest_of_an_earlier_process_are_redone(toys, account
     fit(toys.Regression(), tracker, reached=4, slow=0.01)
     assert tracker.of("accounted")[4]["seconds"][STEP] == 0
     assert tracker.of("accounted")[6]["seconds"][REDONE] > 0
+
+
+def test_starting_the_profiler_and_writing_its_trace_are_no_steps(toys, accounts, tmp_path, monkeypatch):
+    now, tracker = [0.0], accounts()
+    for name, seconds in (("start_trace", 3.0), ("stop_trace", 4.0)):
+        spend = lambda *path, seconds=seconds: now.__setitem__(0, now[0] + seconds)  # noqa: E731
+        monkeypatch.setattr(jax.profiler, name, spend)
+    window = ProfileWindow(str(tmp_path), steps=2, warmup=2)
+    fit(toys.Regression(), tracker, account=TimeAccount(0.0, lambda: now[0]), profile=window)
+    spent = {name: each for name, each in tracker.of("accounted")[6]["seconds"].items() if each}
+    assert spent == {PROFILE: 7.0}
 
 
 def test_the_step_is_compiled_once_and_the_time_is_no_step(toys, accounts):

@@ -99,7 +99,7 @@ def test_the_factor_acts_on_the_parameters_as_the_update_leaves_them():
 
 
 def test_parameters_without_queries_and_keys_are_refused():
-    with pytest.raises(ValueError, match="'muonclip' rescales whole q_proj and k_proj kernels"):
+    with pytest.raises(ValueError, match="'muonclip' rescales whole"):
         built(tau=1.0).init({"layer": {"kernel": jnp.ones((2, 2))}})
 
 
@@ -117,9 +117,51 @@ def test_a_layer_whose_kernels_are_not_trained_is_refused():
         clip.update(params, clip.init(params), params, qk_stats=reported)
 
 
-def test_latent_attention_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"'qk_nope' of layers_0/self_attn"):
-        head_maxima({"layers_0": {"self_attn": {"qk_nope": (jnp.asarray(3),)}}})
+def latent(query="q_b_proj", still=3, turning=2, value=2):
+    """Parameters of latent attention with two heads."""
+    sizes = {query: 2 * (still + turning), "kv_b_proj": 2 * (still + value), "o_proj": 4}
+    layer = {name: {"kernel": 1 + jnp.arange(2.0 * size).reshape(2, size)} for name, size in sizes.items()}
+    return {"layers_0": {"self_attn": layer}}
+
+
+@pytest.mark.parametrize("query", ["q_b_proj", "q_proj"])
+def test_latent_attention_takes_the_root_where_heads_do_not_turn_and_the_whole_where_queries_do(query):
+    params = latent(query)
+    reported = stats(40.0, 10.0)
+    reported["layers_0"]["self_attn"]["qk_nope"] = jnp.asarray(3)
+    after, before = clipped(params, reported)["self_attn"], params["layers_0"]["self_attn"]
+    factors = {
+        query: [0.5] * 3 + [0.25] * 2 + [1.0] * 5,
+        "kv_b_proj": [0.5] * 3 + [1.0] * 2 + [1.0] * 5,
+        "o_proj": [1.0] * 4,
+    }
+    for name, each in factors.items():
+        np.testing.assert_allclose(after[name]["kernel"], np.array(each) * before[name]["kernel"], rtol=1e-6)
+
+
+def test_the_logits_of_latent_attention_shrink_by_the_factor():
+    params = latent()["layers_0"]["self_attn"]
+    reported = {"layers_0": {"self_attn": {"max_logits": jnp.array([40.0, 10.0]), "qk_nope": jnp.asarray(3)}}}
+    after = clipped({"layers_0": {"self_attn": params}}, reported)["self_attn"]
+
+    def logits(layer):
+        x, latent, shared = np.array([1.0, -2.0]), np.array([0.5, 2.0]), np.array([1.5, -1.0])
+        query = (x @ layer["q_b_proj"]["kernel"]).reshape(2, 5)
+        still = (latent @ layer["kv_b_proj"]["kernel"]).reshape(2, 5)[:, :3]
+        return np.sum(query[:, :3] * still, axis=-1) + query[:, 3:] @ shared
+
+    np.testing.assert_allclose(logits(after), np.array([0.25, 1.0]) * logits(params), rtol=1e-5)
+
+
+def test_a_width_that_does_not_turn_passes_through_a_window():
+    reported = {"a": {"max_logits": (jnp.ones((2, 3)),), "qk_nope": jnp.asarray(3)}}
+    merged = head_maxima(reported)
+    assert int(merged["a"]["qk_nope"]) == 3 and merged["a"]["qk_nope"].dtype == jnp.int32
+
+
+def test_a_report_that_is_none_of_attentions_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"'sinks' of layers_0/self_attn"):
+        head_maxima({"layers_0": {"self_attn": {"sinks": (jnp.asarray(3),)}}})
 
 
 def test_rows_merge_by_their_largest():

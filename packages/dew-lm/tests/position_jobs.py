@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.backbones.causal_transformer import Biases, CausalTransformer, Rotary
 from dew.nn.moe import Mixture
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step
@@ -38,8 +38,19 @@ MODELS = {
         attn_logit_softcap=5.0,
         final_logit_softcap=9.0,
         tie_embeddings=True,
+        rotary=Rotary(local_theta=100.0, fraction=0.5, pairs="neighbours"),
     ),
-    "one key head, recomputed": CausalTransformer(**COMMON, num_heads=8, num_kv_heads=1, remat=True),
+    "one key head, recomputed": CausalTransformer(
+        **COMMON,
+        num_heads=8,
+        num_kv_heads=1,
+        remat=True,
+        position="learned",
+        block="parallel",
+        norm_kind="layer",
+        activation="gelu",
+        bias=Biases(qkv=True, output=True, mlp=True),
+    ),
     "experts": CausalTransformer(
         **COMMON, num_heads=8, mixture=Mixture(num_experts=4, top_k=2, intermediate_size=16)
     ),

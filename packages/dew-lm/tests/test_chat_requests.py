@@ -124,3 +124,18 @@ def test_a_sources_text_stands_within_its_special_tokens(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(record))
     tokenizer = HFTokenizer(tmp_path)
     assert SourceProcessor(tokenizer).encode("ab") == [special["id"], *RunProcessor(tokenizer).encode("ab")]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("template", ["chatml", "headers", "instructions", "model_turns", "reasoning"])
+def test_prompt_ids_are_those_of_the_installed_transformers(template, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((FOLDER / name).read_text())
+    (tmp_path / "chat_template.jinja").write_text((CHAT / f"{template}.jinja").read_text())
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    processor = RunProcessor(HFTokenizer(tmp_path))
+    turns = LONGER if template in ("chatml", "headers") else LONGER[1:]
+    for messages in (ASKED, turns):
+        expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert processor.chat(messages) == list(expected)

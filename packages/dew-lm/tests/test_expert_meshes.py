@@ -26,7 +26,7 @@ def loss(variables, x):
 step = jax.value_and_grad(loss, argnums=(0, 1))
 # Drawn loads, and every token at experts 1 and 2, which two devices of four hold.
 crowded = jax.tree.map(lambda leaf: leaf, unboxed(boxed))
-crowded["params"]["gate"]["kernel"] = jnp.zeros((8, 4)).at[0].set(jnp.asarray([0.0, 90.0, 80.0, 0.0]))
+crowded["params"]["gate"]["kernel"] = jnp.zeros((8, 4)).at[0].set(jnp.asarray([0.0, 9.0, 8.0, 0.0]))
 for variables, x in ((unboxed(boxed), x), (crowded, x.at[..., 0].set(1.0))):
     whole = jax.device_get(jax.jit(step)(variables, x))
     for spec, exchanged in ((MeshSpec(expert=4, fsdp=2), 1), (MeshSpec(), 0), (MeshSpec(expert=8), 0),
@@ -55,6 +55,6 @@ def test_over_meshes_values_and_gradients_are_those_of_one_device():
 @pytest.mark.slow
 def test_trained_parameters_are_those_of_one_device_with_and_without_a_record():
     gaps = result_on_devices(str(Path(__file__).with_name("experts_on_eight.py")))
-    assert len(gaps) == 10
+    assert len(gaps) == 3
     for name, gap in gaps.items():
         assert gap < 1e-11, (name, gap)  # float64; a bias that moved the other way would be off by 1

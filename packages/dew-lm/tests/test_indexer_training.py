@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.nn.backbones.causal_transformer.mixers import MLA
+from dew.cli.arguments import parse
+from dew.nn.backbones.causal_transformer import MLA, CausalTransformer
 from dew.nn.moe import Mixture
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step, scalar_loss, under
-from dew.objectives.lm import IndexerTraining, LMObjective
+from dew.objectives.lm import IndexerTraining, LMObjective, LMRunConfig
 from dew.objectives.lm.batch import SEGMENTS_KEY
 from dew.objectives.lm.indexing import of_indexer
 
@@ -228,6 +230,7 @@ def test_a_checkpoint_that_lacks_more_than_the_indexer_is_refused():
         ("sparse", {}, {}, "index_topk is unset; set it, or use phase='warmup'"),
         ("sparse", {"index_n_heads": None, "index_head_dim": None}, {}, "the model has none"),
         ("warmup", {}, {"z_loss": 1e-4}, "z_loss=0.0001 with indexer phase='warmup'"),
+        ("warmup", {}, {"loss_role": 2}, "loss_role='2' with indexer phase='warmup'"),
         ("warmup", {}, {"qk_stats": True}, "qk_stats=True with indexer phase='warmup'"),
     ],
 )
@@ -269,3 +272,15 @@ def test_the_divergence_is_the_mean_over_layers_and_stands_beside_router_terms()
     others = LMObjective(model, S, ema_decay=None, aux_loss_alpha=0.1, balance_rate=0.1)
     rest, _ = evaluated(others, variables)
     assert float(loss) == pytest.approx(float(rest) + float(np.mean(layers)), rel=1e-6)
+
+
+def test_a_phase_is_asked_for_on_the_command_line_and_kept_in_the_record(tmp_path):
+    words = ["indexer:indexer-training", "--indexer.phase", "warmup", "--indexer.weight", "0.5"]
+    fields = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "mixer": {**WIDTHS, **HEADS}}
+    config = parse("lm", LMRunConfig, ["--model.config", json.dumps(fields), *words])
+    assert config.indexer == IndexerTraining("warmup", 0.5)
+    config.save(str(tmp_path))
+    kept = LMRunConfig.load(str(tmp_path))
+    assert kept == config
+    objective = kept.build()
+    assert objective.indexer_term.alone and objective.model.mixer == MLA(**WIDTHS, **HEADS)

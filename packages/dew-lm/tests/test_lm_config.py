@@ -11,11 +11,11 @@ import pytest
 import tokenizers as hf
 
 from dew.config import ModelConfig, TrainerConfig
+from dew.data.mixture import DataMixture, Part
 from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm import LMRunConfig
-from dew.objectives.lm.config import IndexerTraining
 from dew.training import MeshSpec
 
 BYTE = load_tokenizer("byte")
@@ -121,7 +121,6 @@ def test_a_model_field_that_does_not_exist_offers_the_one_that_does():
     ("field", "value"),
     [
         ("objective", "masked_diffusion"),
-        ("indexer", IndexerTraining("warmup")),
         ("block_prompt_tokens", 128),
         ("block_canvas_size", 64),
     ],
@@ -138,6 +137,14 @@ def test_fields_without_a_function_yet_are_refused_by_name(field, value):
 def test_router_settings_of_a_model_without_experts_are_refused_at_build(field, value):
     with pytest.raises(ValueError, match=rf"{field}={value}"):
         small(**{field: value}).build()
+
+
+@pytest.mark.parametrize("parts", [(), (Part(data=TextFiles()),)])
+def test_a_mixture_of_fewer_than_two_is_refused_as_one(parts):
+    with pytest.raises(
+        ValueError, match=rf"data\.parts has {len(parts)} datasets, and a mixture two or more"
+    ):
+        small(data=DataMixture(parts=parts)).build()
 
 
 def test_data_without_windows_is_refused():

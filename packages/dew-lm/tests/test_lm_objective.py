@@ -12,7 +12,7 @@ from dew.artifacts import TokenScores
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step, scalar_loss, thaw, under
-from dew.objectives.lm import IndexerTraining, LMObjective, Samples
+from dew.objectives.lm import LMObjective, Samples
 from dew.sampling import Sampling
 from dew.training import MeshSpec, Trainer
 
@@ -233,31 +233,6 @@ def test_units_are_the_predicted_tokens():
     assert objective().unit == "tokens"
     assert objective().count_units({"text": TOKENS}) == 3 * LENGTH
     assert objective().inputs.sample.shape == (LENGTH + 1,)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"indexer": IndexerTraining("warmup")},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_arguments_without_a_function_yet_are_refused_by_name(fields):
-    with pytest.raises(ValueError, match=rf"LMObjective: {next(iter(fields))} needs"):
-        objective(**fields)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"indexer": True},
-        {"routes": (TOKENS, None)},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_scoring_arguments_without_a_function_yet_are_refused_by_name(fields):
-    with pytest.raises(ValueError, match=rf"token_scores: {next(iter(fields))} needs"):
-        objective().token_scores(VARIABLES, TOKENS, **fields)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,19 @@ def test_dtypes_are_float32_unless_asked_for(tmp_path):
     assert dtypes(load_pretrained(tmp_path, dtype="float16"))[0] == jnp.float16
 
 
+def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path):
+    model = CausalTransformer(**BASE, param_dtype=jnp.bfloat16)
+    save_pretrained_decoder(model, nn.unbox(model.init(jax.random.key(0), TOKENS)), tmp_path / "one")
+    source = load_pretrained(tmp_path / "one")
+    source.save(tmp_path / "two")
+    files = [(tmp_path / each / "model.safetensors").read_bytes() for each in ("one", "two")]
+    assert files[0] == files[1]
+    source.save(tmp_path / "three", variables=source.variables)
+    assert {each.dtype.name for each in load_file(tmp_path / "three/model.safetensors").values()} == {
+        "float32"
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -101,7 +114,7 @@ def test_dtypes_are_float32_unless_asked_for(tmp_path):
         ({"attention_bias": True}, "lacks the tensor model.layers.0.self_attn.k_proj.bias"),
         ({"hidden_act": "mish"}, "hidden_act='mish' is not computed here; silu, gelu_pytorch_tanh"),
         ({"residual_multiplier": 0.2}, "residual_multiplier=0.2: llama is read without such a field"),
-        ({"pretraining_tp": 2}, "pretraining_tp=2: this decoder computes 1 alone"),
+        ({"rope_interleaved": True}, "rope_interleaved=True: this decoder computes False alone"),
         ({"quantization_config": {"bits": 4}}, "quantization_config=.*: llama is read without such a field"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForCausalLM alone is read"),
         ({"sliding_window": 4}, "sliding_window=4: llama is read without such a field"),
@@ -155,6 +168,20 @@ def test_the_layers_with_a_window_are_those_of_the_family(fields, expected):
 
 def read(config):
     return model_of(family_of(config["model_type"]), config, dtype=jnp.float32, param_dtype=jnp.float32)
+
+
+COHERE = {
+    **{name: value for name, value in QWEN.items() if name != "rms_norm_eps"},
+    "model_type": "cohere2",
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+
+
+@pytest.mark.parametrize(("window", "turned"), [(8, (True, False) * 2), (None, (False,) * 4)])
+def test_layers_of_cohere_turn_where_they_have_a_window(window, turned):
+    """As `Cohere2Attention` does, whose window is the configuration's in its sliding layers."""
+    model = read({**COHERE, "sliding_window": window})
+    assert tuple(plan.angles is not None for plan in model.plans) == turned
 
 
 def test_layers_and_rotations_of_unknown_kinds_are_refused():

@@ -167,9 +167,12 @@ def choose(found: list[Slot], words: list[str]) -> tuple[dict[str, type | None],
 
 
 def arm(slot: Slot, name: str) -> type | None:
-    """The record that `name` chooses in `slot`."""
+    """The record that `name` chooses in `slot`: the name of a choice, or of its class."""
     if spelled(name) in slot.arms:
         return slot.arms[spelled(name)]
+    for record in slot.arms.values():
+        if record is not None and plain_name(slot.path, record, 2) == spelled(name):
+            return record
     registry = registry_of(slot.kind)
     if slot.kind and name in registry:
         return registry.config(name)

@@ -79,7 +79,7 @@ class DataMixture(DatasetSpec):
         seed: added to the seed of every part.
 
     Raises:
-        ValueError: fewer than two parts, or a part with a `loading` of its own, which nothing would read.
+        ValueError: a part with a `loading` of its own, which nothing would read.
     """
 
     parts: Annotated[tuple[Part, ...], PARTS] = ()
@@ -92,6 +92,18 @@ class DataMixture(DatasetSpec):
                 raise ValueError(
                     f"data.parts[{index}] sets loading, and the mixture reads its parts; set data.loading"
                 )
+
+    def check_parts(self) -> None:
+        """Refuse a mixture of nothing.
+
+        Raises:
+            ValueError: fewer than two parts.
+        """
+        if len(self.parts) < 2:
+            raise ValueError(
+                f"data.parts has {len(self.parts)} datasets, and a mixture two or more; write "
+                f"--data.parts '{PARTS.metavar}'"
+            )
 
     def load(self, *, batch: int, tokenize: object = None) -> Dataset:
         """Open the interleaved records in batches of `batch`.
@@ -134,8 +146,7 @@ class DataMixture(DatasetSpec):
         return [part.weight for part in self.parts]
 
     def _opened(self, tokenize: object) -> list[Records]:
-        if len(self.parts) < 2:
-            raise ValueError(f"data.parts has {len(self.parts)} datasets, and a mixture two or more; add one")
+        self.check_parts()
         opened: list[Records] = []
         for index, part in enumerate(self.parts):
             spec = dataclasses.replace(part.data, seed=part.data.seed + self.seed)

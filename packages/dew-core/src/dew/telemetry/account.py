@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 START, RESTORE, COMPILE, DATA = "start", "restore", "compile", "data"
-STEP, REDONE, EVALUATION, SAVE = "step", "redone", "evaluation", "save"
+STEP, REDONE, EVALUATION, SAVE, PROFILE = "step", "redone", "evaluation", "save", "profile"
 
 CATEGORIES: Mapping[str, str] = {
     STEP: "training steps that took the run forward",
@@ -18,6 +18,7 @@ CATEGORIES: Mapping[str, str] = {
     DATA: "waiting for the training data",
     EVALUATION: "validation passes and previews",
     SAVE: "steps held up by a checkpoint",
+    PROFILE: "starting the profiler and writing its trace",
     REDONE: "steps that a killed process of this run had done before",
 }
 """Category -> what belongs to it. Goodput is the share of `step`."""

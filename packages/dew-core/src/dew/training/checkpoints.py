@@ -7,8 +7,7 @@ over. A write that fails in the background is raised by the next `save` or `wait
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,10 @@ import jax
 from dew.training.checkpoint_errors import CheckpointError as CheckpointError
 from dew.training.checkpoint_errors import DamagedCheckpoint as DamagedCheckpoint
 from dew.training.compare import differences, refuse_differences
-from dew.training.local_copies import local_store
+from dew.training.local_copies import LocalCopies, complete_steps
 from dew.training.positions import packed_position, position_for
 from dew.training.retention import ranked
+from dew.training.shard_store import ShardStore
 from dew.training.state import TrainState
 from dew.training.step_folders import absolute
 from dew.training.step_store import StepStore
@@ -36,12 +36,13 @@ class Checkpoints:
         keep: how many of the latest steps stay, besides the best one.
         local_directory: a folder on this machine for emergency copies, shared by any number of runs; the
             latest copy of this run is kept. A run resumes from it where it is newer than every step in
-            `directory`.
+            `directory`. Each of several processes keeps its own part of the state on its machine, and they
+            resume from the newest copy that all of them hold whole, in as many processes and with the
+            same placement as made it.
         local_every: attempts between emergency copies.
 
     Raises:
         ValueError: `keep` or `local_every` below 1, or one of the two local options without the other.
-        NotImplementedError: local copies with several processes.
     """
 
     def __init__(
@@ -64,16 +65,36 @@ class Checkpoints:
         self.directory = absolute(os.fspath(directory))
         self.keep = keep
         self.local_every = local_every
-        self._local_directory = None if local_directory is None else os.fspath(local_directory)
         self._durable = StepStore(self.directory, keep)
-        self._local: StepStore | None = None
+        self._copies = (
+            None if local_directory is None else LocalCopies(os.fspath(local_directory), self.directory)
+        )
 
     @property
     def latest(self) -> int | None:
-        """The newest complete step, emergency copies included, or None."""
-        local = self._local_copies()
-        copies = () if local is None else _complete(local)
-        return max((*self.steps(), *copies), default=None)
+        """The newest complete step, emergency copies included, or None.
+
+        With emergency copies, all of several processes ask for it together.
+        """
+        return self._newest(lambda store, step: None)
+
+    def latest_for(self, template_of: Callable[[Mapping[str, Any]], Any]) -> int | None:
+        """`latest`, without the emergency copies that do not hold the state as it is placed here.
+
+        All of several processes ask for it together.
+
+        Args:
+            template_of: the template that a checkpoint is restored into, as `restore` takes it, from the
+                checkpoint's `stored`.
+        """
+
+        def fault(store: ShardStore, step: int) -> str | None:
+            template = template_of(store.stored(step))
+            fields = _fields(template) if isinstance(template, TrainState) else template
+            leaf = store.lacking(step, fields)
+            return None if leaf is None else f"holds another placement's part of {leaf}"
+
+        return self._newest(fault)
 
     def open(self) -> None:
         """Create the directories and read what they hold; later calls do nothing.
@@ -82,9 +103,8 @@ class Checkpoints:
             CheckpointError: that is not possible.
         """
         self._durable.open()
-        local = self._local_copies(create=True)
-        if local is not None:
-            local.open()
+        if self._copies is not None:
+            self._copies.opened()
 
     def path(self, step: int) -> str:
         """Where the checkpoint of `step` lies, or will lie."""
@@ -95,7 +115,7 @@ class Checkpoints:
 
         An incomplete folder with a step's name is named in a warning.
         """
-        return _complete(self._durable)
+        return complete_steps(self._durable)
 
     def save(
         self,
@@ -138,16 +158,15 @@ class Checkpoints:
             ValueError: a position without its share, or no `local_directory`.
             CheckpointError: an earlier copy failed, or this one could not start.
         """
-        local = self._local_copies(create=True)
-        if local is None:
+        if self._copies is None:
             raise ValueError("local_directory=None: this run keeps no emergency copies")
         record = {"positions": _positions(saved, share), "metrics": {}, "rank": None}
-        local.save(step, _fields(state), record)
+        self._copies.opened().save(step, _fields(state), record)
 
     @property
     def writing(self) -> bool:
         """Whether a write is under way."""
-        return self._durable.writing or (self._local is not None and self._local.writing)
+        return self._durable.writing or (self._copies is not None and self._copies.writing)
 
     def wait(self) -> None:
         """Wait for the pending writes.
@@ -156,8 +175,8 @@ class Checkpoints:
             CheckpointError: one failed.
         """
         self._durable.wait()
-        if self._local is not None:
-            self._local.wait()
+        if self._copies is not None:
+            self._copies.wait()
 
     def restore(
         self, template: Any = None, step: int | None = None, *, share: DataPartition | None = None
@@ -205,14 +224,13 @@ class Checkpoints:
         store, step = self._existing(step)
         return store.record(step)
 
-    def _local_copies(self, *, create: bool = False) -> StepStore | None:
-        if self._local is None and self._local_directory is not None:
-            self._local = local_store(self._local_directory, self.directory, create=create)
-        return self._local
+    def _newest(self, fault: Callable[[ShardStore, int], str | None]) -> int | None:
+        newest = max(self.steps(), default=None)
+        return newest if self._copies is None else self._copies.newest(newest, fault)
 
-    def _existing(self, step: int | None) -> tuple[StepStore, int]:
+    def _existing(self, step: int | None) -> tuple[StepStore | ShardStore, int]:
         wanted = self.latest if step is None else step
-        for store in (self._durable, self._local_copies()):
+        for store in (self._durable, None if self._copies is None else self._copies.store()):
             if store is not None and wanted in store.scan()[0]:
                 return store, wanted
         complete, torn = self._durable.scan()
@@ -221,13 +239,6 @@ class Checkpoints:
         broken = f"; incomplete: {', '.join(map(str, torn))}" if torn else ""
         way = "name one of these" if complete else "let the run reach its first one"
         raise FileNotFoundError(f"{self.directory} has no complete {which} ({have}{broken}); {way}")
-
-
-def _complete(store: StepStore) -> tuple[int, ...]:
-    complete, torn = store.scan()
-    for step in torn:
-        warnings.warn(f"{store.path(step)} is no complete checkpoint; it is passed over", stacklevel=3)
-    return complete
 
 
 def _positions(saved: bytes | None, share: DataPartition | None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import jax
 
 from dew.data.dataset import DataPartition, Dataset
 from dew.objectives.base import Batch, Metric, Objective
-from dew.telemetry.account import COMPILE, EVALUATION, RESTORE, SAVE, TimeAccount
+from dew.telemetry.account import COMPILE, EVALUATION, PROFILE, RESTORE, SAVE, TimeAccount
 from dew.training import pool, preemption
 from dew.training.agreement import BatchAgreement, agree
 from dew.training.cleanup import Cleanup
@@ -150,7 +150,7 @@ class _Loop:
         self._plan = plan
         self._share = share
         self._performance = performance
-        self._profiler = Profiler(trainer.profile)
+        self._profiler = Profiler(trainer.profile, lambda: performance.apart(PROFILE))
         self._rejections = Rejections(dynamic_scale=trainer.dynamic_scale)
         self._evaluator = Evaluator(trainer.objective, plan.metrics, trainer.mesh)
         self._saver = Saver(trainer.checkpoints, self.tracker, share, plan.metrics)

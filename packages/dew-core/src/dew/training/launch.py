@@ -15,6 +15,7 @@ from dew.config import files
 from dew.config.names import run_directory
 from dew.telemetry import open_tracker
 from dew.telemetry.account import TimeAccount, claimed_start
+from dew.telemetry.profile import trace_folder
 from dew.training import pool, preemption
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase, check_rows
@@ -204,7 +205,8 @@ def _launched(
         except preemption.Preempted:
             say(f"Go on with: {resume_command(config, directory)}")
             raise
-    say("\n".join([f"The run is in {directory}", *next_commands(config, directory)]))
+    traced = traced_steps(config, plan.steps - (latest or 0))
+    say("\n".join([f"The run is in {directory}", *next_commands(config, directory), *traced]))
     return state
 
 
@@ -322,6 +324,16 @@ def next_commands(config: RunConfig, directory: str) -> list[str]:
     if "report" in commands:
         lines.append(f"  dew report {place}")
     return lines
+
+
+def traced_steps(config: RunConfig, steps: int) -> list[str]:
+    """The command that reads the trace of a process that ran `steps`, or why there is none; one line."""
+    window = config.trainer.profile
+    if window is None or steps <= 0:
+        return []
+    if steps <= window.warmup:
+        return [f"No step was traced: {steps} ran, and trainer.profile.warmup={window.warmup}"]
+    return [f"  dew profile {shlex.quote(trace_folder(window.directory))}"]
 
 
 def needed_words(options: type[Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -14,10 +16,17 @@ class Profiler:
     """Traces the window's steps, counted from this process's first step. Without a window it does nothing.
 
     Each traced step carries its number, by which XProf tells the steps apart.
+
+    Args:
+        window: the steps.
+        apart: entered while the profiler starts and while it writes, which is no training.
     """
 
-    def __init__(self, window: ProfileWindow | None) -> None:
+    def __init__(
+        self, window: ProfileWindow | None, apart: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._window = window
+        self._apart = apart
         self._taken = 0
         self._tracing = False
         self._marked: jax.profiler.StepTraceAnnotation | None = None
@@ -25,7 +34,8 @@ class Profiler:
     def before_step(self) -> None:
         """Start the trace where its first step is next."""
         if self._window is not None and self._taken == self._window.warmup:
-            jax.profiler.start_trace(trace_folder(self._window.directory))
+            with self._apart():
+                jax.profiler.start_trace(trace_folder(self._window.directory))
             self._tracing = True
         if self._tracing:
             self._marked = jax.profiler.StepTraceAnnotation("train", step_num=self._taken)
@@ -46,7 +56,8 @@ class Profiler:
         self._unmark()
         if self._tracing:
             self._tracing = False
-            jax.profiler.stop_trace()
+            with self._apart():
+                jax.profiler.stop_trace()
 
     def _unmark(self) -> None:
         marked, self._marked = self._marked, None

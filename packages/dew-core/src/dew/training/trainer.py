@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -170,9 +170,16 @@ class Trainer:
             ValueError: the layout leaves too much replicated, or the checkpoint does not fit this run.
         """
         abstract, shardings = self.described
-        if self.checkpoints is not None and self.checkpoints.latest is not None:
-            state, position = self._restored(self.checkpoints, abstract, shardings)
-            return state, shardings, position
+        if self.checkpoints is not None:
+
+            def template_of(stored: Mapping[str, Any]) -> TrainState:
+                return self._template(stored, abstract, shardings)
+
+            step = self.checkpoints.latest_for(template_of)
+            if step is not None:
+                return self._restored(
+                    self.checkpoints, step, template_of(self.checkpoints.stored(step)), shardings
+                )
         create = jax.jit(self._create_unboxed, out_shardings=shardings)
         with jax.set_mesh(self.state_mesh):
             return create(self.objective.initializer, self.key), shardings, None
@@ -270,21 +277,23 @@ class Trainer:
         boxed = self._create(initializer, key)
         return replace(boxed, params=unboxed(boxed.params))
 
-    def _restored(
-        self, checkpoints: Checkpoints, abstract: TrainState, shardings: TrainState
-    ) -> tuple[TrainState, bytes | None]:
-        step = checkpoints.latest
-        partial: Any = checkpoints.stored(step).get("accumulation")
+    def _template(self, stored: Mapping[str, Any], abstract: TrainState, shardings: TrainState) -> TrainState:
+        """What a checkpoint is restored into: `abstract`, with the partial window that is `stored`."""
+        partial: Any = stored.get("accumulation")
         if partial is not None:
             abstract = replace(abstract, accumulation=partial)
             shardings = replace(
                 shardings, accumulation=accumulation_shardings(partial, shardings, self.state_mesh)
             )
-        template = described(abstract, shardings)
+        return described(abstract, shardings)
+
+    def _restored(
+        self, checkpoints: Checkpoints, step: int, template: TrainState, shardings: TrainState
+    ) -> tuple[TrainState, TrainState, bytes | None]:
         state, position = checkpoints.restore(template, step, share=data_partition(self.mesh))
         if int(state.window_size) != self.accumulation and self._step is None:
             raise ValueError(
-                f"accumulation={self.accumulation}, and {checkpoints.path(step or 0)} was written with "
+                f"accumulation={self.accumulation}, and {checkpoints.path(step)} was written with "
                 f"accumulation={int(state.window_size)}; resume with that"
             )
-        return state, position
+        return state, shardings, position

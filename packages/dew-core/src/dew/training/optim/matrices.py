@@ -26,7 +26,7 @@ STACKED = ("expert", "layers")
 HEADS = ("heads", "kv_heads")
 """Axes that form one side with a `head_dim` after them."""
 
-TABLES = ("vocab",)
+TABLES = ("vocab", "position")
 """Axes that are looked up or scored rather than multiplied through: embeddings and the vocabulary head."""
 
 

@@ -32,7 +32,7 @@ LATENT_QUERY, LATENT_KEY = "q_b_proj", "kv_b_proj"
 """The same of latent attention: queries (or `q_proj`), and keys with each head's value behind its key."""
 
 MAXIMA, STILL = "max_logits", "qk_nope"
-"""What a layer reports: the largest logits, and of latent attention the width of a head that does not turn."""
+"""What a layer reports: the largest logits, and of latent attention the part of a head that does not turn."""
 
 type Path = tuple[str, ...]
 
@@ -56,7 +56,8 @@ def qk_clip(tau: float) -> optax.GradientTransformationExtraArgs:
         paths = set(_flat(params))
         if not any(map(partial(_makes_logits, paths), paths)):
             raise ValueError(
-                f"optim.optimizer='muonclip' rescales whole {QUERY} and {KEY} kernels, and the trained "
+                f"optim.optimizer='muonclip' rescales whole {QUERY} and {KEY} kernels, or {LATENT_QUERY} and "
+                f"{LATENT_KEY} ones, and the trained "
                 "parameters hold none (with lora they are factors, and trainable may leave them out); "
                 "use 'muon'"
             )
@@ -136,15 +137,17 @@ def _latent_factors(
 
 def _makes_logits(paths: set[Path], path: Path) -> bool:
     """Whether a query kernel stands at `path`, and its keys' kernel beside it."""
-    keys = {QUERY: (KEY, LATENT_KEY), LATENT_QUERY: (LATENT_KEY,)}.get(path[-2] if len(path) > 1 else "", ())
-    return path[-1] == "kernel" and any((*path[:-2], key, "kernel") in paths for key in keys)
+    if path[-1:] != ("kernel",) or len(path) < 2:
+        return False
+    keys = {QUERY: (KEY, LATENT_KEY), LATENT_QUERY: (LATENT_KEY,)}.get(path[-2], ())
+    return any((*path[:-2], key, "kernel") in paths for key in keys)
 
 
 def _unfit(layer: Path, heads: int, columns: Mapping[str, int]) -> ValueError:
     return ValueError(
         f"qk_stats reports {heads} heads of {'/'.join(layer)}, whose {' and '.join(columns)} kernels have "
-        f"{' and '.join(map(str, columns.values()))} columns among the trained parameters; QK-Clip needs both "
-        "whole, so train them, or use optim.optimizer='muon'"
+        f"{' and '.join(map(str, columns.values()))} columns among the trained parameters; QK-Clip needs "
+        "both whole, so train them, or use optim.optimizer='muon'"
     )
 
 

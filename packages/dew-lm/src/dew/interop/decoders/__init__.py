@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dew.interop.decoders.adapters import save_decoder_adapter as save_decoder_adapter
     from dew.interop.decoders.adapters import write_adapter as write_adapter
     from dew.interop.decoders.catalogue import Layout as Layout
+    from dew.interop.decoders.catalogue import family_of as family_of
     from dew.interop.decoders.catalogue import layout_of as layout_of
     from dew.interop.decoders.folder import save_pretrained_decoder as save_pretrained_decoder
     from dew.interop.decoders.folder import write_task as write_task
@@ -22,6 +23,7 @@ __getattr__, __dir__ = lazy(
     {
         "Layout": "dew.interop.decoders.catalogue:dew-lm",
         "PretrainedDecoder": "dew.interop.decoders.reading:dew-lm",
+        "family_of": "dew.interop.decoders.catalogue:dew-lm",
         "load_decoder_adapter": "dew.interop.decoders.adapters:dew-lm",
         "save_decoder_adapter": "dew.interop.decoders.adapters:dew-lm",
         "write_adapter": "dew.interop.decoders.adapters:dew-lm",

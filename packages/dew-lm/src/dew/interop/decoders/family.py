@@ -101,8 +101,8 @@ class Row:
     """A published tensor and the leaves it holds.
 
     `{layer}` in the name and in the paths stands for a layer's index, and `{expert}` in the name for an
-    expert's, whose slice of the leaf the tensor is. A tensor whose leaves the model does not have is none of
-    its tensors.
+    expert's, whose slice of the leaf it then is. A tensor whose leaves the model does not have is none of its
+    tensors.
 
     Attributes:
         name: in the file.
@@ -131,6 +131,8 @@ class Family:
         off: fields with the one value that is read, which files need not have; they are not written.
         ignored: fields without effect, beyond those of any family.
         rows: its tensors.
+        stacked: the tensors of files that hold all experts of a layer in one, which are read too; empty where
+            there is one way to hold them.
         gated: `relu2` is written as a gated block whose gate and up projections are one matrix, `relu(z) z`.
         whole_heads: transformers refuses a model whose heads do not divide its width.
         prefix: of the tensors' names, which files of the bare model lack.
@@ -146,6 +148,7 @@ class Family:
     always: Mapping[str, Any]
     off: Mapping[str, Any]
     ignored: tuple[str, ...] = ()
+    stacked: tuple[Row, ...] = ()
     gated: bool = True
     whole_heads: bool = False
     prefix: str = ""

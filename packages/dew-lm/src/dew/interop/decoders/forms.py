@@ -77,6 +77,29 @@ def _by_head_apart(value: np.ndarray, shapes: Sequence[Shape], heads: int) -> li
     return [grouped[:, index].reshape(-1, *value.shape[1:]).T for index in range(len(shapes))]
 
 
+def _stacked_shape(shapes: Sequence[Shape], heads: int) -> Shape:
+    experts, inputs, _ = shapes[0]
+    return (experts, sum(shape[-1] for shape in shapes), inputs)
+
+
+def _stacked(parts: Sequence[np.ndarray], heads: int) -> np.ndarray:
+    turned = [part.swapaxes(1, 2) for part in parts]
+    return turned[0] if len(turned) == 1 else np.concatenate(turned, axis=1)
+
+
+def _stacked_apart(value: np.ndarray, shapes: Sequence[Shape], heads: int) -> list[np.ndarray]:
+    ends = np.cumsum([shape[-1] for shape in shapes])[:-1]
+    return [part.swapaxes(1, 2) for part in np.split(value, ends, axis=1)]
+
+
+def _interleaved(parts: Sequence[np.ndarray], heads: int) -> np.ndarray:
+    return np.stack(parts, axis=-1).reshape(*parts[0].shape[:-1], -1)
+
+
+def _interleaved_apart(value: np.ndarray, shapes: Sequence[Shape], heads: int) -> list[np.ndarray]:
+    return [value[..., index :: len(shapes)] for index in range(len(shapes))]
+
+
 KEPT = Form("kept", _kept_shape, _kept, lambda value, shapes, heads: [value])
 """The leaf as it is: a table of vectors, a norm's scale."""
 ROWS = Form("rows", _rows_shape, _rows, _rows_apart)
@@ -85,3 +108,7 @@ COLUMNS = Form("columns", _columns_shape, _columns, _columns_apart)
 """Kernels as they are, side by side: GPT-2's `Conv1D`."""
 BY_HEAD = Form("by head", _rows_shape, _by_head, _by_head_apart)
 """Turned kernels interleaved head by head: GPT-NeoX's `query_key_value`."""
+STACKED = Form("stacked", _stacked_shape, _stacked, _stacked_apart)
+"""Every expert's turned kernels, one below the other: the experts of a layer in one tensor."""
+INTERLEAVED = Form("interleaved", _columns_shape, _interleaved, _interleaved_apart)
+"""Columns of several kernels or biases in turn: GPT-OSS's gate and up projections."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from flax.traverse_util import unflatten_dict
 from dew.data.text import HFTokenizer
 from dew.interop.decoders.catalogue import Layout, family_of
 from dew.interop.decoders.family import Family
+from dew.interop.decoders.mxfp4 import unpacked
 from dew.interop.decoders.resaving import json_file, save_as_read
 from dew.interop.decoders.stored import StoredTensor, stored_in
 from dew.interop.decoders.tensors import Held, held_tensors, leaf_shapes
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dew.sampling.text import Sampling
 
 GENERATION = "generation_config.json"
+STACKED_EXPERTS = ".experts.gate_up_proj"
 HEAD, EMBEDDING = "lm_head/kernel", "params/embed_tokens/embedding"
 
 
@@ -44,25 +46,34 @@ class PretrainedDecoder(Pretrained):
     Attributes:
         tokenizer: of its `tokenizer.json`, or None where the folder has none.
         generation_config: what its `generation_config.json` says; empty where the folder has none.
+        stored_dtypes: a tensor's published name -> the safetensors name of the dtype it is stored in.
     """
 
     model: CausalTransformer
     tokenizer: Tokenizer | None = None
     generation_config: Mapping[str, Any]
+    stored_dtypes: Mapping[str, str] = field(repr=False)
 
     def save(self, directory: str | os.PathLike[str], *, variables: Mapping[str, Any] | None = None) -> None:
         """Write the decoder as its family's folder, with the tokenizer's and the generation's own files.
 
         Args:
             directory: made where it is missing; must hold nothing.
-            variables: other weights of the model; None writes those that were read.
+            variables: other weights of the model, in their own dtypes; None writes those that were read, in
+                the dtypes they were stored in where that loses nothing.
 
         Raises:
             ValueError: variables that are not the model's.
             FileExistsError: the folder holds files.
         """
-        held = self.variables if variables is None else variables
-        save_as_read(self.model, held, directory, source=Path(self.source), config=self.config)
+        save_as_read(
+            self.model,
+            self.variables if variables is None else variables,
+            directory,
+            source=Path(self.source),
+            config=self.config,
+            dtypes=self.stored_dtypes if variables is None else {},
+        )
 
     def text_generation(self, *, sampling: Sampling | None = None) -> TextGeneration:
         """The decoder as a text task, with the policy, criteria, strategy and limits its files set.
@@ -97,7 +108,10 @@ def read_decoder(
         FileNotFoundError: the tensors.
     """
     family = family_of(config["model_type"])
-    stored = renamed(family, stored_in(folder))
+    stored = stored_in(folder)
+    if any(name.endswith(STACKED_EXPERTS) for name in stored) and family.stacked:
+        family = replace(family, rows=family.stacked)
+    stored = renamed(family, unpacked(stored, config.get("quantization_config")))
     first = next(iter(stored.values())).numpy_dtype if stored else np.dtype("float32")
     storage = chosen("param_dtype", param_dtype, first)
     model = model_of(family, config, dtype=chosen("dtype", dtype, first), param_dtype=storage)
@@ -112,12 +126,13 @@ def read_decoder(
         variables=variables,
         tokenizer=HFTokenizer(folder) if found else None,
         generation_config=json_file(folder / GENERATION),
+        stored_dtypes={name: tensor.dtype for name, tensor in stored.items()},
     )
 
 
-def chosen(field: str, name: str | None, stored: Any) -> Any:
+def chosen(setting: str, name: str | None, stored: Any) -> Any:
     """The dtype called `name`: None is float32, `auto` the stored one."""
-    return jnp.dtype(jnp.float32) if name is None else named_dtype(field, name) or stored
+    return jnp.dtype(jnp.float32) if name is None else named_dtype(setting, name) or stored
 
 
 def renamed(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -136,7 +151,7 @@ def renamed(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, Sto
 def read_variables(
     model: CausalTransformer, layout: Layout, stored: Mapping[str, StoredTensor], dtype: Any
 ) -> Variables:
-    """The model's tree, in `dtype` or, for None, as it is stored.
+    """The model's tree, its parameters in `dtype` or, for None, as they are stored.
 
     Raises:
         ValueError: a tensor that is missing, one too many, of another shape or dtype; a tied head that is
@@ -153,7 +168,8 @@ def read_variables(
     for each in held:
         parts = each.split(stored[each.name].read())
         for path, part in zip(each.paths, parts, strict=True):
-            value = part if dtype is None else part.astype(dtype, copy=False)
+            wanted = dtype if path.startswith("params/") else np.float32
+            value = part if dtype is None else part.astype(wanted, copy=False)
             if each.index is not None:
                 buffer = slices.setdefault(path, np.empty(whole[path], value.dtype))
                 buffer[each.index] = value

@@ -6,12 +6,17 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import jax.numpy as jnp
+import numpy as np
+
 from dew.interop.decoders.catalogue import layout_of
 from dew.interop.decoders.folder import MAX_SHARD_BYTES, empty_folder, stored_dtype, write_json
-from dew.interop.decoders.shards import write_tensors
+from dew.interop.decoders.shards import Tensor, write_tensors
+from dew.interop.decoders.stored import DTYPES
 from dew.interop.decoders.tensors import published
 from dew.nn.backbones.causal_transformer import CausalTransformer
 
@@ -55,6 +60,7 @@ def save_as_read(
     *,
     source: Path,
     config: Mapping[str, Any],
+    dtypes: Mapping[str, str],
 ) -> None:
     """Write `model` in the family that `config` names; the source's tokenizer and generation files with it.
 
@@ -64,13 +70,14 @@ def save_as_read(
         directory: made where it is missing; must hold nothing.
         source: the folder it was read from; where it is gone, nothing is copied from it.
         config: of that folder.
+        dtypes: a tensor's name -> the format's name of the dtype it is written in, where that is no wider.
 
     Raises:
         ValueError: variables that are not the model's.
         FileExistsError: the folder holds files.
     """
     layout = layout_of(model, config["model_type"])
-    tensors = published(model, variables, layout)
+    tensors = [_as_stored(tensor, dtypes.get(tensor.name)) for tensor in published(model, variables, layout)]
     folder = empty_folder(directory)
     kept = {name: config[name] for name in TOKEN_IDS if name in config}
     stored = {"torch_dtype": stored_dtype(tensors), "use_cache": True}
@@ -79,3 +86,11 @@ def save_as_read(
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     write_tensors(folder, tensors, MAX_SHARD_BYTES)
+
+
+def _as_stored(tensor: Tensor, code: str | None) -> Tensor:
+    """The tensor in the dtype called `code`, from which it was widened."""
+    dtype = tensor.dtype if code is None else jnp.dtype(DTYPES[code])
+    if dtype == tensor.dtype or not np.can_cast(dtype, tensor.dtype):
+        return tensor
+    return replace(tensor, dtype=dtype, fetch=lambda: tensor.fetch().astype(dtype))

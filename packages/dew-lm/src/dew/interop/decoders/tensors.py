@@ -17,8 +17,6 @@ from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 
 GATE, UP = "mlp/gate_proj/", "mlp/up_proj/"
-LAYER, EXPERT = "{layer}", "{expert}"
-"""What stands for an index in a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,23 +71,27 @@ def held_tensors(model: CausalTransformer, layout: Layout) -> list[Held]:
 
 
 def expanded(model: CausalTransformer, layout: Layout) -> Iterator[Row]:
-    """The family's rows with one for each layer and expert, and with the gates that repeat an up projection."""
-    experts = 0 if model.mixture is None else model.mixture.num_experts
+    """The family's rows with one for each layer, and with the gates that repeat an up projection."""
     for row in layout.family.rows:
         each = f"{row.name} {' '.join(row.paths)}"
-        for layer in range(model.num_layers) if LAYER in each else (0,):
+        for layer in range(model.num_layers) if "{layer}" in each else (0,):
             filled = replace(
                 row,
-                name=row.name.replace(LAYER, str(layer)),
-                paths=tuple(path.replace(LAYER, str(layer)) for path in row.paths),
+                name=row.name.replace("{layer}", str(layer)),
+                paths=tuple(path.replace("{layer}", str(layer)) for path in row.paths),
             )
+            if "{expert}" in filled.name:
+                yield from of_experts(filled, model)
+                continue
             if layout.doubled and GATE in filled.paths[0]:
                 filled = replace(filled, paths=(filled.paths[0].replace(GATE, UP),))
-            if EXPERT not in filled.name:
-                yield filled
-                continue
-            for expert in range(experts):
-                yield replace(filled, name=filled.name.replace(EXPERT, str(expert)), index=expert)
+            yield filled
+
+
+def of_experts(row: Row, model: CausalTransformer) -> Iterator[Row]:
+    """`row` for each expert of the model."""
+    for expert in range(model.mixture.num_experts if model.mixture is not None else 0):
+        yield replace(row, name=row.name.replace("{expert}", str(expert)), index=expert)
 
 
 def leaf_shapes(model: CausalTransformer) -> dict[str, Shape]:

@@ -74,13 +74,13 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
         "sliding_window": next(filter(None, spans), None),
         "sliding_layers": tuple(span is not None for span in spans),
         "rope_theta": model.rope_theta if turned else None,
-        "mixture": _mixture(model),
     }
     for name in RECORDS:
         record = values.pop(name)
         values |= {f"{name}.{each.name}": getattr(record, each.name) for each in fields(record)}
     values["rotary.layers"] = tuple(turned and model.rotary.at(layer) for layer in range(model.num_layers))
     values["scales.attention"] = model.scales.of_scores(model.head_width, 0)
+    values["mixture"] = _spelled_out(model)
     return values
 
 
@@ -134,17 +134,17 @@ def _value(model: CausalTransformer, dotted: str) -> Any:
     return value
 
 
-def _mixture(model: CausalTransformer) -> Mixture | None:
-    """The mixture with its default width and a flag for each layer."""
-    if model.mixture is None:
-        return None
-    flags = tuple(model.mixture.at(layer) for layer in range(model.num_layers))
-    width = model.mixture.intermediate_size or _width(model)
-    return replace(model.mixture, layers=flags, intermediate_size=width)
-
-
 def _width(model: CausalTransformer) -> int:
     return model.intermediate_size or feed_forward_width(model.hidden_size, model.activation)
+
+
+def _spelled_out(model: CausalTransformer) -> Mixture | None:
+    """The model's mixture with its defaults."""
+    mixture = model.mixture
+    if mixture is None:
+        return None
+    layers = tuple(mixture.at(layer) for layer in range(model.num_layers))
+    return replace(mixture, intermediate_size=mixture.intermediate_size or _width(model), layers=layers)
 
 
 def _nested(own: Mapping[str, Any]) -> dict[str, Any]:

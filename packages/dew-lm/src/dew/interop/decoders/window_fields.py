@@ -27,6 +27,25 @@ def window_everywhere(default: int | None) -> Group:
     return Group(("sliding_window",), read, lambda model: {"sliding_window": model.sliding_window})
 
 
+def switched_window(default: int) -> Group:
+    """One window for all layers where `use_sliding_window` turns it on."""
+
+    def read(config: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "sliding_window": config.get("sliding_window", default)
+            if config.get("use_sliding_window")
+            else None
+        }
+
+    def write(model: CausalTransformer) -> dict[str, Any]:
+        return {
+            "sliding_window": model.sliding_window,
+            "use_sliding_window": model.sliding_window is not None,
+        }
+
+    return Group(("sliding_window", "use_sliding_window"), read, write)
+
+
 def windows_by_layer(
     *,
     default: int | None,
@@ -52,7 +71,8 @@ def windows_by_layer(
             width = None
         kinds = _kinds(config)
         flags = pattern(config) if kinds is None else [kind == SLIDING for kind in kinds]
-        own: dict[str, Any] = {"rotary.layers": tuple(flags)} if turned and not all(flags) else {}
+        turning = [flag and width is not None for flag in flags]
+        own: dict[str, Any] = {"rotary.layers": tuple(turning)} if turned and not all(turning) else {}
         if width is None or not any(flags):
             return own
         return own | {"sliding_window": width} | ({} if all(flags) else {"sliding_layers": tuple(flags)})

@@ -81,7 +81,8 @@ def with_sizes(
     sizes = dict(model.config)
     vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
     # A table may have more rows than there are ids, as published ones do; every byte is an id.
-    if vocab < tokenizer.vocab_size or (name == "byte" and vocab != tokenizer.vocab_size):
+    enough = isinstance(vocab, int) and vocab >= tokenizer.vocab_size
+    if not enough or (name == "byte" and vocab != tokenizer.vocab_size):
         if published is not None:
             raise ValueError(
                 f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was "
@@ -315,6 +316,8 @@ class LMRunConfig(RunConfig):
         )
 
     def _seq_len(self) -> int:
+        if isinstance(self.data, DataMixture):
+            self.data.check_parts()
         parts = _parts(self.data)
         lengths: list[object] = [getattr(part, "seq_len", None) for part in parts]
         for part, length in zip(parts, lengths, strict=True):

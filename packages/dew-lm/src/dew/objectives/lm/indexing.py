@@ -1,9 +1,9 @@
 """The term that trains a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556, section 2.1.1).
 
-With p the mean over heads of a query's attention and I the indexer's scores, the term is `KL(p || softmax(I))`
-over the keys the query sees, averaged over queries that hold a token and over layers. All its inputs are cut
-off from the gradient, so it trains the indexers alone, and nothing but it trains them: a choice of keys has no
-gradient.
+With p the mean over heads of a query's attention and I the indexer's scores, the term is
+`KL(p || softmax(I))` over the keys the query sees, averaged over queries that hold a token and over layers.
+All its inputs are cut off from the gradient, so it trains the indexers alone, and nothing but it trains them:
+a choice of keys has no gradient.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class IndexerTerm:
             )
         if self.alone and mixer.index_topk is not None:
             raise ValueError(
-                f"{named} runs dense attention, and the mixer has index_topk={mixer.index_topk}; unset it, or "
-                "use phase='sparse'"
+                f"{named} runs dense attention, and the mixer has index_topk={mixer.index_topk}; unset it, "
+                "or use phase='sparse'"
             )
         if not self.alone and mixer.index_topk is None:
             raise ValueError(

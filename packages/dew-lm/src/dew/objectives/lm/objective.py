@@ -147,6 +147,7 @@ class LMObjective(TokenScorer):
                 "mtp_weight": mtp_weight,
                 "z_loss": z_loss,
                 "qk_stats": qk_stats,
+                "loss_role": None if loss_role is None else str(loss_role),
             },
         )
         if ema_decay is not None and not 0 <= ema_decay <= 1:
@@ -280,9 +281,9 @@ class LMObjective(TokenScorer):
         """The loss with the whole [B, S, V] logits, the weights and the output states of `layers` behind it.
 
         Raises:
-            ValueError: the run adds router terms to its loss, or those of prediction depths or indexers, which
-                have masses of their own and no share in a token's; or `layers` names one that the model does
-                not have.
+            ValueError: the run adds terms of routers, prediction depths or indexers to its loss, which have
+                masses of their own and no share in a token's; or `layers` names one that the model does not
+                have.
         """
         if self.router_terms.in_loss:
             raise ValueError(

@@ -51,7 +51,7 @@ def router_rows(
 def counted_ids(
     tokens: Int[Array, "B S1"], *, pad_id: int | None, segment_ids: Int[Array, "B S1"] | None
 ) -> Bool[Array, "B S"] | None:
-    """Which of the ids a model reads hold a token: neither `pad_id` nor of segment 0. None for all of them."""
+    """Which of the ids a model reads hold a token: neither `pad_id` nor of segment 0. None for all."""
     counted = None if pad_id is None else tokens[:, :-1] != pad_id
     if segment_ids is None:
         return counted

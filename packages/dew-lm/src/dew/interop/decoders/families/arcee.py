@@ -23,7 +23,8 @@ FAMILY = Family(
     ),
     rows=ROWS,
     always={},
-    off={"pretraining_tp": 1},
+    off={"rope_interleaved": False},
+    ignored=("is_llama_config", "pretraining_tp"),
     gated=False,
     whole_heads=True,
 )

@@ -35,11 +35,16 @@ FAMILY = Family(
         "layer_switch": 4,
         "order_of_interleaved_layers": "local_attn_first",
         "position_embedding_type": "rope_gptj",
-        "pretraining_tp": 1,
         "rotary_pct": 1.0,
         "use_gated_activation": True,
         "use_parallel_block": True,
         "use_qk_norm": False,
     },
-    ignored=("cache_implementation", "head_dim", "use_embedding_sharing", "use_parallel_embedding"),
+    ignored=(
+        "_sliding_window_pattern",
+        "cache_implementation",
+        "head_dim",
+        "use_embedding_sharing",
+        "use_parallel_embedding",
+    ),
 )

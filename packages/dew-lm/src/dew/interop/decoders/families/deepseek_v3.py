@@ -6,14 +6,21 @@ Prediction depths of published files are not read.
 from __future__ import annotations
 
 from dew.interop.decoders.family import Family, Field
-from dew.interop.decoders.latent_fields import DERIVED, EXPERTS, LATENT, LATENT_ROWS, experts, latent
+from dew.interop.decoders.latent_fields import (
+    LATENT,
+    LATENT_ROWS,
+    LATENT_STACKED,
+    UNREAD,
+    latent,
+    sigmoid_experts,
+)
 from dew.interop.decoders.llama_parts import FUSED, SIZES, activation, epsilon, tied
 from dew.interop.decoders.rotary_fields import rotary
 
 FAMILY = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
-    precedence=410,
+    precedence=460,
     fields=(
         *SIZES,
         activation(FUSED),
@@ -27,13 +34,14 @@ FAMILY = Family(
             lambda pairs: pairs == "neighbours",
         ),
         latent(LATENT),
-        experts(EXPERTS, scores="sigmoid", rank="best_two", bias=True, normalize=True),
+        sigmoid_experts(),
         tied(False),
         Field("attention_bias", ("bias.qkv", "bias.output"), False),
     ),
     rows=LATENT_ROWS,
+    stacked=LATENT_STACKED,
     always={},
     off={"pretraining_tp": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},
-    ignored=(*DERIVED, "aux_loss_alpha", "ep_size", "num_nextn_predict_layers", "seq_aux"),
+    ignored=UNREAD,
     gated=False,
 )

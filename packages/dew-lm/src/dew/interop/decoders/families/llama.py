@@ -23,6 +23,7 @@ FAMILY = Family(
     ),
     rows=ROWS,
     always={},
-    off={"pretraining_tp": 1},
+    off={"rope_interleaved": False},
+    ignored=("is_llama_config", "pretraining_tp"),
     whole_heads=True,
 )

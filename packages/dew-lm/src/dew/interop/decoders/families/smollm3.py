@@ -55,6 +55,6 @@ FAMILY = Family(
     ),
     rows=ROWS,
     always={},
-    off={"pretraining_tp": 1},
-    ignored=("max_window_layers",),
+    off={},
+    ignored=("max_window_layers", "pretraining_tp"),
 )

@@ -1,13 +1,13 @@
 """The lightning indexer of sparse attention (DeepSeek-V3.2, arXiv 2512.02556, section 2.1).
 
-Dimensions: B rows, T queries, S keys, H attention heads, J index heads, D width, E model width, Q width of the
-queries' latent vector.
+Dimensions: B rows, T queries, S keys, H attention heads, J index heads, D width, E model width, Q width of
+the queries' latent vector.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ class Indexer(nn.Module):
         heads, width = self.mixer.index_n_heads, self.mixer.index_head_dim
         assert heads is not None and width is not None, "made for a mixer with an indexer alone"
         project = partial(Dense, param_dtype=self.param_dtype, precision=self.precision)
-        numerics = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        numerics: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         flat = project(heads * width, ("latent", "index_heads"), dtype=self.dtype, name="wq_b")(residual)
         query = split_tokens(flat).reshape(*flat.shape[:-1], heads, width)
         key = project(width, ("embed", "head_dim"), dtype=self.dtype, name="wk")(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,13 +44,13 @@ class Parts(NamedTuple):
         query: [B, T, H, N + D], turned.
         latent: [B, T, R], of keys and values.
         turned: [B, T, D], the part of a key that all heads share.
-        index: of the indexer, or None where nothing reads it.
+        indexed: of the indexer, or None where nothing reads it.
     """
 
     query: jax.Array
     latent: jax.Array
     turned: jax.Array
-    index: Index | None
+    indexed: Index | None
 
 
 class LatentAttention(nn.Module):
@@ -72,7 +72,7 @@ class LatentAttention(nn.Module):
 
     def setup(self) -> None:
         spec, mixer = self.spec, self.mixer
-        numerics = {"dtype": spec.dtype, "param_dtype": spec.param_dtype}
+        numerics: dict[str, Any] = {"dtype": spec.dtype, "param_dtype": spec.param_dtype}
         project = partial(Dense, **numerics, precision=spec.precision)
         norm = partial(RMSNorm, epsilon=mixer.norm_eps, **numerics)
         queries = spec.num_heads * mixer.head_width
@@ -103,7 +103,7 @@ class LatentAttention(nn.Module):
         key, value = self._expanded(parts.latent, parts.turned)
         self._report(parts.query, key, segment_ids)
         chosen = None
-        if parts.index is not None:
+        if parts.indexed is not None:
             length = x.shape[1]
             allowed = allowed_keys(
                 length,
@@ -113,7 +113,7 @@ class LatentAttention(nn.Module):
                 query_segment_ids=segment_ids,
                 key_segment_ids=segment_ids,
             )
-            scores = index_scores(parts.index, parts.index.key, precision=self.spec.precision)
+            scores = index_scores(parts.indexed, parts.indexed.key, precision=self.spec.precision)
             seen = selected_keys(scores, allowed, self.mixer.index_topk)
             self._compare(parts.query, key, scores, seen)
             chosen = None if self.mixer.index_topk is None else seen[:, None]
@@ -133,14 +133,14 @@ class LatentAttention(nn.Module):
         """Write the valid tokens, then let every query see the slots up to its position."""
         parts = self._project(x, angles)
         new = {"latent": parts.latent, "turned": parts.turned}
-        if parts.index is not None:
-            new["index"] = parts.index.key
+        if parts.indexed is not None:
+            new["index"] = parts.indexed.key
         cache = write(cache, new, positions=positions, valid=valid)
         rows, capacity = x.shape[0], capacity_of(cache)
         slots = jnp.broadcast_to(jnp.arange(capacity), (rows, capacity))
         held = {name: kept.astype(x.dtype) for name, kept in cache.items()}
         chosen = None
-        if parts.index is not None:
+        if parts.indexed is not None:
             allowed = allowed_keys(
                 x.shape[1],
                 capacity,
@@ -149,7 +149,7 @@ class LatentAttention(nn.Module):
                 query_positions=positions,
                 key_positions=slots,
             )
-            scores = index_scores(parts.index, held["index"], precision=self.spec.precision)
+            scores = index_scores(parts.indexed, held["index"], precision=self.spec.precision)
             chosen = selected_keys(scores, allowed, self.mixer.index_topk)[:, None]
         attend = partial(self._attention(), mask=chosen, query_positions=positions, key_positions=slots)
         mix = self._absorbed if self._absorbs(x.shape[1], capacity) else self._unfolded
@@ -178,9 +178,9 @@ class LatentAttention(nn.Module):
     ) -> Index | None:
         """The indexer's part, cut off from the rest's gradient, where something reads it."""
         read = self.mixer.index_topk is not None or self.is_mutable_collection(INDEXER)
-        if self.mixer.index_n_heads is None or not (read or self.is_initializing()):
+        if residual is None or self.mixer.index_n_heads is None or not (read or self.is_initializing()):
             return None
-        return self.indexer(*jax.lax.stop_gradient((x, residual)), table)
+        return self.indexer(jax.lax.stop_gradient(x), jax.lax.stop_gradient(residual), table)
 
     def _expanded(self, latent: jax.Array, turned: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys [B, S, H, N + D] and values [B, S, H, V] of every head."""

@@ -23,6 +23,7 @@ from dew.nn.mlp import FeedForward
 from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.moe.routes import RouterRows
 from dew.nn.rotary import rotate
+from dew.nn.sharding import named_axes
 from dew.nn.tokens import split_tokens
 
 
@@ -54,6 +55,9 @@ class SelfAttention(nn.Module):
             whole = spec.qk_norm == "width"
             self.q_norm = spec.make_norm("heads" if whole else "head_dim")
             self.k_norm = spec.make_norm("kv_heads" if whole else "head_dim")
+        if spec.sinks:
+            zeros = named_axes(nn.initializers.zeros_init(), "heads")
+            self.sinks = self.param("sinks", zeros, (spec.num_heads,), spec.param_dtype)
 
     def __call__(
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
@@ -127,6 +131,7 @@ class SelfAttention(nn.Module):
             window=self.plan.window,
             scale=self.plan.scale,
             softcap=self.spec.softcap,
+            sinks=self.sinks if self.spec.sinks else None,
             implementation=self.spec.attention_impl,
             precision=self.spec.precision,
         )

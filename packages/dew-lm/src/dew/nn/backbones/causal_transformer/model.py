@@ -6,6 +6,7 @@ Dimensions: B rows, S or T tokens, E model width, V vocabulary, C cache slots.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, cast
 
 import jax
@@ -84,6 +85,8 @@ class CausalTransformer(nn.Module):
         bias: which projections add a trained vector.
         scales: constant factors of embedding, residual branches, logits and attention scores.
         qk_norm: normalize queries and keys before the rotation: True in each head, `width` over all heads.
+        sinks: every head has a trained score that takes its share of the attention and has no value (arXiv
+            2508.10925).
         tie_embeddings: the head is the embedding, transposed.
         sliding_window: a query sees itself and the `sliding_window - 1` tokens before it; None sees all
             before it.
@@ -101,9 +104,8 @@ class CausalTransformer(nn.Module):
         num_nextn_predict_layers: prediction depths behind the decoder (`causal_transformer.depths`), each
             with a layer like the last. They are trained with `mtp_weight` and draft for `Speculative`; the
             logits do not depend on them.
-        mixer: latent attention in place of plain attention. It has its own head widths and a key head for each
-            query head, and with YaRN it multiplies the scores by the square of `m(factor, mscale_all_dim)`,
-            see `dew.nn.frequencies.score_factor`.
+        mixer: latent attention in place of plain attention. It has its own head widths and a key head for
+            each query head, and with YaRN a factor on the scores, `dew.nn.frequencies.score_factor`.
 
     Raises:
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
@@ -128,6 +130,7 @@ class CausalTransformer(nn.Module):
     bias: Biases = Biases()
     scales: Scales = Scales()
     qk_norm: bool | Literal["width"] = False
+    sinks: bool = False
     tie_embeddings: bool = False
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] | None = None
@@ -230,20 +233,12 @@ class CausalTransformer(nn.Module):
         return depths_macs(self, length)
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(
-            self.vocab_size,
-            self.hidden_size,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), "vocab", "embed"),
-        )
+        table = partial(nn.Embed, features=self.hidden_size, dtype=self.dtype, param_dtype=self.param_dtype)
+        drawn = nn.initializers.normal(self.hidden_size**-0.5)
+        self.embed_tokens = table(self.vocab_size, embedding_init=named_axes(drawn, "vocab", "embed"))
         if self.position == "learned":
-            self.embed_positions = nn.Embed(
-                self.max_seq_len,
-                self.hidden_size,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                embedding_init=named_axes(nn.initializers.normal(self.hidden_size**-0.5), None, "embed"),
+            self.embed_positions = table(
+                self.max_seq_len, embedding_init=named_axes(drawn, "position", "embed")
             )
         # Decoding keeps nothing for a gradient, so only the full forward is recomputed.
         layer = nn.remat(DecoderLayer) if self.remat else DecoderLayer
@@ -274,6 +269,7 @@ class CausalTransformer(nn.Module):
             norm_kind=self.norm_kind,
             norm_eps=self.norm_eps,
             qk_norm=self.qk_norm,
+            sinks=self.sinks,
             bias=self.bias,
             pairs=self.rotary.pairs,
             residual=self.scales.residual,

@@ -148,5 +148,5 @@ def check_depths(depths: int, *, causal: bool, logits_scale: float) -> None:
         raise ValueError(f"num_nextn_predict_layers={depths} needs causal=True: depths predict later tokens")
     if depths and logits_scale != 1.0:
         raise ValueError(
-            f"num_nextn_predict_layers={depths} with scales.logits={logits_scale} is not defined; unset either"
+            f"num_nextn_predict_layers={depths} with scales.logits={logits_scale} is undefined; unset either"
         )

@@ -42,6 +42,7 @@ class LayerSpec:
     norm_kind: NormKind
     norm_eps: float
     qk_norm: bool | str
+    sinks: bool
     bias: Biases
     pairs: Pairs
     residual: float
