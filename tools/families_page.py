@@ -73,7 +73,8 @@ def told(altered: Any, case: Case) -> str:
             record = before if isinstance(before, dict) else {}
             parts += [f"{key}={item}" for key, item in value.items() if record.get(key) != item][:3]
         elif value != before:
-            parts.append(f"{name}={value}".replace("_attention", ""))
+            shown = str(value).replace("_attention", "")
+            parts.append(f"{name}={shown}")
     return "`" + ", ".join(parts) + "`"
 
 

@@ -31,6 +31,7 @@ SPECIAL = [
 TEXT = (
     "The model answers the user's question. Hello, what is the colour of the assistant, and another one? " * 3
 )
+CONFIG = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 OPTIONS = {"reasoning": {"keep_reasoning": True}}
 
 
@@ -78,24 +79,34 @@ def golden(tokenizer: Any, template: str, talk: dict[str, Any], options: dict[st
     return {"ids": found["input_ids"], "mask": found["assistant_masks"]}
 
 
-def main() -> None:
+def tokenizers_by_name() -> dict[str, tokenizers.Tokenizer]:
+    """The two tokenizers, as they are written."""
+    return {"byte_level": byte_level(), "sentence_pieces": sentence_pieces()}
+
+
+def rows(name: str, made: tokenizers.Tokenizer) -> dict[str, Any]:
+    """What TRL makes of every conversation with every template."""
     talks = json.loads((FOLDER / "conversations.json").read_text())
+    if name == "byte_level":
+        made.post_processor = processors.ByteLevel(trim_offsets=False)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **CONFIG)
+    return {
+        file.stem: {
+            talk: golden(wrapped, file.read_text(), said, OPTIONS.get(file.stem, {}))
+            for talk, said in talks.items()
+        }
+        for file in sorted(FOLDER.glob("*.jinja"))
+    }
+
+
+def main() -> None:
     found: dict[str, Any] = {}
-    for name, made in (("byte_level", byte_level()), ("sentence_pieces", sentence_pieces())):
+    for name, made in tokenizers_by_name().items():
         place = FOLDER / name
         place.mkdir(exist_ok=True)
         (place / "tokenizer.json").write_text(json.dumps(json.loads(made.to_str()), ensure_ascii=False))
-        config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-        (place / "tokenizer_config.json").write_text(json.dumps(config) + "\n")
-        made.post_processor = processors.ByteLevel(trim_offsets=False)
-        wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **config)
-        found[name] = {
-            file.stem: {
-                talk: golden(wrapped, file.read_text(), said, OPTIONS.get(file.stem, {}))
-                for talk, said in talks.items()
-            }
-            for file in sorted(FOLDER.glob("*.jinja"))
-        }
+        (place / "tokenizer_config.json").write_text(json.dumps(CONFIG) + "\n")
+        found[name] = rows(name, made)
     versions = {each.__name__: each.__version__ for each in (trl, transformers, tokenizers)}
     record = {"command": "python tools/make_chat_golden.py", "versions": versions, "rows": found}
     (FOLDER / "trl.json").write_text(json.dumps(record, separators=(",", ":")) + "\n")

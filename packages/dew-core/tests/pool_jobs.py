@@ -67,6 +67,11 @@ def rows(count=RECORDS):
     return {"x": x, "y": x.sum(1), "m": m, "id": np.arange(count, dtype=np.int32)}
 
 
+def several(*, jobs):
+    """What the named jobs of this file return, one after another in the same processes."""
+    return [globals()[name](**arguments) for name, arguments in jobs]
+
+
 def trainer(ids, *, directory=None, mesh=None, accumulation=2, objective=None, tracker=None, host=()):
     """A trainer that notes the ids of every global batch it consumes."""
 

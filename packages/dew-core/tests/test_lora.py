@@ -282,7 +282,8 @@ def test_held_factors_go_on_and_held_bases_get_new_ones():
     ("targets", "message"),
     [
         (("layers_0/upp",), "lora.targets='layers_0/upp' names no module with a kernel; did you mean up"),
-        (("/up",), "names no module"),
+        (("layer_0/up",), "'layer_0/up' names no module with a kernel; did you mean layers_0, layers_1"),
+        (("/up",), "names no module with a kernel; modules have the names down, head, up"),
         (("layers_0",), "names no module"),
     ],
 )

@@ -15,32 +15,40 @@ JOBS = Path(__file__).with_name("pool_jobs.py")
 STEPS = 7
 
 
-def pool(job, processes, *, devices=4, timeout_s=120.0, environment=None, **arguments):
-    return run_pool(
-        f"{JOBS}:{job}",
-        processes=processes,
-        devices=devices,
-        arguments=arguments,
-        environment=environment,
-        timeout_s=timeout_s,
-    )
-
-
-def values(outcomes):
-    for outcome in outcomes:
-        assert outcome.status == 0 and not outcome.late, outcome.output[-3000:]
-    return [outcome.value for outcome in outcomes]
+def jobs_of(count, folder):
+    """What a pool of so many processes does, by name: job and arguments. `report` wraps what others use."""
+    run = {"steps": STEPS, "directory": str(folder / "run"), "mesh": {"fsdp": 2}, "checkpoint_every": 3}
+    jobs = {"run": ("train", run), "validation": ("validate", {"records": 10})}
+    if count < 4:
+        jobs["streams"] = ("validate", {"records": 10, "streams": True})
+    if count == 2:
+        jobs["elsewhere"] = ("rest_elsewhere", {"steps": 4})
+        jobs["replicas"] = ("train", {"steps": STEPS, "mesh": {"replicas": 2, "fsdp": 2}})
+        jobs["groups"] = ("mesh_groups", {})
+        jobs["report"] = ("report", {"folder": str(folder / "report")})
+    return jobs
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Folder and outcomes of the same run in 1, 2 and 4 processes over 4 devices."""
+def pools(tmp_path_factory):
+    """Folder and, by job, every process's values, of pools of 1, 2 and 4 processes over 4 devices."""
     held = {}
     for count in (1, 2, 4):
-        folder = tmp_path_factory.mktemp(f"run{count}")
-        done = pool("train", count, steps=STEPS, directory=str(folder), mesh={"fsdp": 2}, checkpoint_every=3)
-        held[count] = folder, values(done)
+        folder = tmp_path_factory.mktemp(f"pool{count}")
+        jobs = jobs_of(count, folder)
+        arguments = {"jobs": list(jobs.values())}
+        done = run_pool(f"{JOBS}:several", processes=count, devices=4, arguments=arguments, timeout_s=240.0)
+        for outcome in done:
+            assert outcome.status == 0 and not outcome.late, outcome.output[-3000:]
+        values = zip(*(outcome.value for outcome in done), strict=True)
+        held[count] = folder, dict(zip(jobs, values, strict=True))
     return held
+
+
+@pytest.fixture
+def runs(pools):
+    """Folder of the checkpoints and values of the same run, by the number of processes."""
+    return {count: (folder / "run", found["run"]) for count, (folder, found) in pools.items()}
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -82,13 +90,11 @@ def test_only_process_zero_hears_of_the_losses(runs):
     assert [bool(value["losses"]) for value in runs[4][1]] == [True, False, False, False]
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_validation_with_uneven_shares_scores_every_row_once(streams):
+@pytest.mark.parametrize("job", ["validation", "streams"])
+def test_validation_with_uneven_shares_scores_every_row_once(pools, job):
     """Ten records in batches of four end with two rows for two or four processes."""
-    scored = {
-        count: values(pool("validate", count, records=10, streams=streams))
-        for count in ((1, 2) if streams else (1, 2, 4))
-    }
+    scored = {count: found[job] for count, (_, found) in pools.items() if job in found}
+    assert list(scored) == ([1, 2, 4] if job == "validation" else [1, 2])
     expected = scored[1][0]["heard"][0]["validation/error"]
     for count, found in scored.items():
         assert all(sorted(each["ids"]) == list(range(10)) for each in found), count
@@ -96,8 +102,9 @@ def test_validation_with_uneven_shares_scores_every_row_once(streams):
         assert not any(each["heard"] for each in found[1:])
 
 
-def test_what_process_zero_tells_its_trackers_needs_no_other_process(tmp_path):
-    zero, one = values(pool("report", 2, folder=str(tmp_path)))
+def test_what_process_zero_tells_its_trackers_needs_no_other_process(pools):
+    folder, found = pools[2]
+    zero, one = found["report"]
     assert zero["events"] == [
         "accounted",
         "checkpointed",
@@ -108,16 +115,16 @@ def test_what_process_zero_tells_its_trackers_needs_no_other_process(tmp_path):
         "started",
     ]
     assert zero["waits"] == [] and one["events"] == []
-    assert (tmp_path / "tracking" / "journal.jsonl").exists() and list(tmp_path.rglob("*.png"))
+    assert (folder / "report/tracking/journal.jsonl").exists() and list((folder / "report").rglob("*.png"))
 
 
-def test_states_that_rest_elsewhere_train_the_same_numbers():
-    for device, memory, others in values(pool("rest_elsewhere", 2, steps=4)):
+def test_states_that_rest_elsewhere_train_the_same_numbers(pools):
+    for device, memory, others in pools[2][1]["elsewhere"]:
         assert device == memory == others
 
 
-def test_replicas_of_one_process_each_train_what_one_process_does(runs):
-    found = values(pool("train", 2, steps=STEPS, mesh={"replicas": 2, "fsdp": 2}))
+def test_replicas_of_one_process_each_train_what_one_process_does(pools, runs):
+    found = pools[2][1]["replicas"]
     assert [value["ids"] for value in found] == 2 * [runs[1][1][0]["ids"]]
     expected = list(runs[1][1][0]["losses"].values())
     np.testing.assert_allclose(list(found[0]["losses"].values()), expected, rtol=0, atol=1e-6)
@@ -125,8 +132,8 @@ def test_replicas_of_one_process_each_train_what_one_process_does(runs):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-def test_replicas_keep_every_other_axis_inside_a_process_and_positions_may_cross_them():
-    zero, one = values(pool("mesh_groups", 2))
+def test_replicas_keep_every_other_axis_inside_a_process_and_positions_may_cross_them(pools):
+    zero, one = pools[2][1]["groups"]
     assert zero["crossing"] == one["crossing"] == ["data"]
     # Each process reads its half; where positions are split over both, both read every row.
     assert [each["shares"] for each in (zero, one)] == [[[0, 2, 1], [0, 1, 2]], [[1, 2, 1], [0, 1, 2]]]

@@ -86,14 +86,15 @@ def test_copies_of_an_earlier_attempt_past_the_new_one_go(store, tmp_path):
     assert store.record(6)["life"] == "now"
 
 
-def test_half_written_copies_are_cleared_and_torn_ones_are_none(store):
+def test_half_written_and_half_deleted_copies_are_cleared_and_torn_ones_are_none(store):
     save(store, 2)
     save(store, 4)
     (Path(store.path(4)) / "pieces.bin").write_bytes(b"")
-    Path(f"{store.directory}/6.partial").mkdir()
+    for rest in ("6.partial", "deleted-1"):
+        Path(f"{store.directory}/{rest}").mkdir()
     assert store.scan() == ((2,), (4,))
     store.open(life="later")
-    assert not Path(f"{store.directory}/6.partial").exists()
+    assert sorted(path.name for path in Path(store.directory).iterdir()) == ["2", "4"]
 
 
 def test_a_changed_byte_is_damage(store):

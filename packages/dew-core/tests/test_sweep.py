@@ -186,6 +186,7 @@ def test_a_trial_of_its_own_process_fails_with_the_recipes_own_words(toy, tmp_pa
             {"rate": Choice((0.5,)), "depth.of": Choice((1,))},
             "depth holds no fields here; the configuration has model, data",
         ),
+        ({"lora.rank": Choice((1, 2))}, r"lora is None, so it has no fields to vary; .* lora:NAME"),
         ({"trainer.name": Choice(("a",))}, "a sweep sets trainer.name itself"),
         ({"depth": Choice((60,)), "rate": Choice((2.0,))}, "depth=60 with rate=2.0 is too much"),
         ({}, "space is empty"),

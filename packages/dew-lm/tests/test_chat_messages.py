@@ -209,13 +209,29 @@ class TestContract(DatasetContract):
         return BYTE
 
 
+def test_two_shares_go_on_as_one_and_as_four(tmp_path):
+    data = spec(jsonl(tmp_path / "talks.jsonl")).load(batch=4, tokenize=BYTE)
+    whole = data.train(DataPartition())
+    expected = [next(whole)["text_roles"].tolist() for _ in range(6)]
+    halves = [data.train(DataPartition(index, 2)) for index in range(2)]
+    for _ in range(3):
+        for half in halves:
+            next(half)
+    for count in (1, 4):
+        shares = [data.train(DataPartition(index, count)) for index in range(count)]
+        for share in shares:
+            share.set_state(halves[1].get_state())
+        found = [[row for share in shares for row in next(share)["text_roles"].tolist()] for _ in range(3)]
+        assert found == expected[3:]
+
+
 def objective(**fields):
-    model = CausalTransformer(vocab_size=256, hidden_size=16, num_layers=1, num_heads=2, max_seq_len=128)
-    return LMObjective(model, 127, ema_decay=None, **fields)
+    model = CausalTransformer(vocab_size=256, hidden_size=16, num_layers=1, num_heads=2, max_seq_len=256)
+    return LMObjective(model, 255, ema_decay=None, **fields)
 
 
 def first_batch(path):
-    batch = next(spec(path).load(batch=2, tokenize=BYTE).train(DataPartition()))
+    batch = next(spec(path, seq_len=255).load(batch=2, tokenize=BYTE).train(DataPartition()))
     return {name: jnp.asarray(leaf) for name, leaf in batch.items()}
 
 
@@ -236,11 +252,36 @@ def test_only_the_assistants_targets_train(tmp_path):
     np.testing.assert_allclose(stats.total, np.asarray(scores.losses)[spoken].sum(), rtol=1e-5)
 
 
+def test_a_packed_row_trains_what_its_conversations_train_alone(tmp_path):
+    batch = first_batch(jsonl(tmp_path / "talks.jsonl"))
+    learner = objective(loss_role=Role.ASSISTANT)
+    variables = learner.init(jax.random.key(0))
+    step = Step(step=jnp.asarray(0), key=jax.random.key(1), ema=None)
+    packed, _ = learner.loss(variables, batch, step)
+    rows = [{name: np.asarray(leaf[row]) for name, leaf in batch.items()} for row in range(2)]
+    alone = [talk for row in rows for talk in unpacked(row)]
+    padded = {name: jnp.stack([talk[name] for talk in alone]) for name in batch}
+    apart, _ = learner.loss(variables, padded, step)
+    assert len(alone) > 2 and float(apart.mass) == float(packed.mass)
+    np.testing.assert_allclose(apart.total, packed.total, rtol=1e-5)
+
+
+def unpacked(row):
+    """Each conversation of a packed row in a row of its own."""
+    for segment in range(1, row["text_segment_ids"].max() + 1):
+        inside = row["text_segment_ids"] == segment
+        found = {name: np.zeros(256, np.int32) for name in row}
+        for name, leaf in row.items():
+            found[name][: inside.sum()] = leaf[inside]
+        found["text_segment_ids"][: inside.sum()] = 1
+        yield found
+
+
 def test_a_role_without_rows_that_say_it_is_refused(tmp_path):
     learner = objective(loss_role=Role.ASSISTANT)
     step = Step(step=jnp.asarray(0), key=jax.random.key(1), ema=None)
     with pytest.raises(ValueError, match=r"loss_role=assistant needs batch\['text_roles'\]"):
-        learner.loss({}, {"text": jnp.zeros((1, 128), jnp.int32)}, step)
+        learner.loss({}, {"text": jnp.zeros((1, 256), jnp.int32)}, step)
     with pytest.raises(ValueError, match="loss_role='assistant' needs data that says whose each token is"):
         LMRunConfig(loss_role="assistant")
 

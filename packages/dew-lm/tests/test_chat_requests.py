@@ -71,6 +71,16 @@ def test_tools_reach_the_template(chatting):
     assert ids == [chatting.chat(ASKED, tools=[tool])]
 
 
+def test_a_conversation_with_tools_takes_the_template_for_them(tmp_path):
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    config = json.loads((FOLDER / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": templates}))
+    (tmp_path / "tokenizer.json").write_text((FOLDER / "tokenizer.json").read_text())
+    processor = RunProcessor(HFTokenizer(tmp_path))
+    assert processor.decode(processor.chat(ASKED)) == "plain"
+    assert processor.decode(processor.chat(ASKED, tools=[{"name": "add"}])) == "with tools"
+
+
 def test_a_task_answers_messages_as_it_continues_their_ids(chatting):
     vocabulary = chatting.tokenizer.vocab_size
     sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_seq_len": 256}
@@ -124,3 +134,18 @@ def test_a_sources_text_stands_within_its_special_tokens(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(record))
     tokenizer = HFTokenizer(tmp_path)
     assert SourceProcessor(tokenizer).encode("ab") == [special["id"], *RunProcessor(tokenizer).encode("ab")]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("template", ["chatml", "headers", "instructions", "model_turns", "reasoning"])
+def test_prompt_ids_are_those_of_the_installed_transformers(template, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((FOLDER / name).read_text())
+    (tmp_path / "chat_template.jinja").write_text((CHAT / f"{template}.jinja").read_text())
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    processor = RunProcessor(HFTokenizer(tmp_path))
+    turns = LONGER if template in ("chatml", "headers") else LONGER[1:]
+    for messages in (ASKED, turns):
+        expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert processor.chat(messages) == list(expected)

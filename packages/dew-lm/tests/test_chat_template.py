@@ -1,6 +1,7 @@
 """Conversations as TRL prepares them: ids and assistant masks, with and without generation tags; and
 roles."""
 
+import importlib.util
 import json
 import re
 from functools import cache
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from dew.data.chat import ChatTemplate, ChatTemplateError, RewrittenTurns, Role, chat_template
 from dew.data.chat.conversation import conversation
-from dew.data.chat.encode import RoleEncoder
-from dew.data.chat.turns import spoken
+from dew.data.chat.encode import RoleEncoder, token_roles
+from dew.data.chat.turns import Spoken, spoken
 from dew.data.text import ByteTokenizer, HFTokenizer
 
 CHAT = Path(__file__).with_name("golden") / "chat"
@@ -246,3 +248,29 @@ def test_bytes_of_one_letter_are_one_writers():
     (row,) = RoleEncoder(ByteTokenizer()).rows(texts)
     spoken_bytes = bytes(row.ids[row.roles == Role.ASSISTANT].astype(np.uint8).tolist())
     assert spoken_bytes.decode() == "\nBlau — naïve 😀<|im_end|>\n red <|im_end|>\n"
+
+
+def test_a_token_of_two_writers_is_the_assistants_and_one_of_no_letter_its_places():
+    characters = np.asarray([2, 2, 3, 3, 4], np.uint8)
+    starts, stops = np.asarray([[0, 1], [1, 3], [3, 5], [4, 5], [4, 4], [5, 5]]).T
+    assert token_roles(characters, starts, stops).tolist() == [2, 3, 3, 4, 4, 4]
+
+
+def test_a_space_at_a_turns_end_is_its_writers_although_a_tokenizer_trims_its_offsets():
+    text = "red <|im_end|>"
+    roles = np.asarray([Role.ASSISTANT] * 4 + [Role.TEMPLATE] * 10, np.uint8)
+    (row,) = RoleEncoder(tokenizer("byte_level")).rows([Spoken(text, roles)])
+    spoken_ids = row.ids[row.roles == Role.ASSISTANT].tolist()
+    assert tokenizer("byte_level").backend.decode(spoken_ids) == "red "
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_golden_rows_are_what_trl_gives_here(name):
+    pytest.importorskip("trl")
+    tool = Path(__file__).resolve().parents[3] / "tools" / "make_chat_golden.py"
+    maker = importlib.util.module_from_spec(found := importlib.util.spec_from_file_location("maker", tool))
+    found.loader.exec_module(maker)
+    assert (
+        maker.rows(name, tokenizers.Tokenizer.from_file(str(CHAT / name / "tokenizer.json"))) == GOLDEN[name]
+    )

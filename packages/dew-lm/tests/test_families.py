@@ -230,6 +230,17 @@ def test_a_size_that_the_tensors_do_not_have_is_refused(name):
         assert shapes != GOLDEN[case]["tensors"], field
 
 
+@pytest.mark.parametrize("name", [name for name in MODEL_TYPES if name not in ("gpt2", "gpt_neox")])
+def test_another_number_of_heads_makes_other_projections(name):
+    """In GPT-2 and GPT-NeoX it does not, and there the number is one of the alterations."""
+    case = next(each for each in cases.CASES if GOLDEN[each]["config"]["model_type"] == name)
+    base, other = (read_model({**GOLDEN[case]["config"], "num_attention_heads": heads}) for heads in (4, 8))
+    widths = [
+        (model.num_heads * model.head_width, model.kv_heads * model.head_width) for model in (base, other)
+    ]
+    assert widths[0] != widths[1]
+
+
 @pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if case.refused])
 def test_what_a_family_does_not_compute_is_refused_by_its_field(name):
     for fields in cases.CASES[name].refused:

@@ -276,6 +276,7 @@ def test_the_divergence_is_the_mean_over_layers_and_stands_beside_router_terms()
 
 def test_a_phase_is_asked_for_on_the_command_line_and_kept_in_the_record(tmp_path):
     words = ["indexer:indexer-training", "--indexer.phase", "warmup", "--indexer.weight", "0.5"]
+    words = ["--sample-tokens", "0", *words]
     fields = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "mixer": {**WIDTHS, **HEADS}}
     config = parse("lm", LMRunConfig, ["--model.config", json.dumps(fields), *words])
     assert config.indexer == IndexerTraining("warmup", 0.5)

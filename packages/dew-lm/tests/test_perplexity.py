@@ -135,3 +135,15 @@ def test_numbers_per_byte_need_the_number_of_bytes():
     with pytest.raises(ValueError, match="nobody said how many bytes"):
         CorpusPerplexity(nats=1.0, tokens=2).bits_per_byte  # noqa: B018
     assert CorpusPerplexity(nats=1e6, tokens=1).per_token == math.inf
+
+
+@pytest.mark.oracle
+def test_the_golden_windows_are_what_transformers_gives_here(monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import make_perplexity_golden as maker
+
+    scorer = maker.model()
+    for row in GOLDEN["rows"]:
+        found = maker.windows(scorer, row["context"], row["stride"])
+        np.testing.assert_allclose(found, row["windows"], rtol=1e-6)

@@ -96,6 +96,7 @@ def test_a_string_that_begins_in_the_prompt_ends_the_row():
 def test_padding_completes_no_string():
     """The slot before a row holds `p`."""
     assert not stops(decoding.stop_strings(ByteTokenizer(), "px"), "x")
+    assert not stops(decoding.stop_strings(ByteTokenizer(), "xx"), "x")
     assert stops(decoding.stop_strings(ByteTokenizer(), "px"), "px")
 
 

@@ -205,7 +205,7 @@ def test_text_ends_where_a_stop_string_begins():
     assert task("x", 30, seed=0, stopping=()).text[0].startswith(CYCLE + CYCLE)
 
 
-@pytest.mark.parametrize("string", ["🙂x", "x", "é🙂xé", "\n"])
+@pytest.mark.parametrize("string", ["🙂x", "x", "é🙂xé", "\n", CYCLE * 3, "x" + CYCLE * 2 + "é"])
 def test_a_stream_never_shows_a_stop_string(string):
     task = cycling(sampling=GREEDY, stopping=(stop_strings(ByteTokenizer(), string),))
     pieces = list(task.stream("x", 45, seed=0))

@@ -1,5 +1,6 @@
 """One corpus as a .bin file, as ArrayRecord shards and as Parquet files: the same windows, the same plan."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -14,8 +15,13 @@ from dew.data import DataPartition, PackedTokens, TokenBytes, TokenWindows
 from dew.data.tokens import CorpusWriter, PackingPlan, TokenColumn, TokenRecords
 
 END = 0
-LENGTHS = [7, 1, 12, 3, 30, 5, 2, 9, 16, 4]
+LENGTHS = [7, 1, 12, 3, 30, 5, 2, 9, 16, 11]
 STORES = ["bin", "array_record", "parquet"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEW_CACHE", str(tmp_path / "cache"))
 
 
 def documents(first=1):
@@ -114,9 +120,9 @@ def test_without_an_end_each_record_is_a_document(tmp_path):
 
 def test_what_is_cut_and_left_out_is_counted(tmp_path):
     counts = PackingPlan.of(source(corpus(tmp_path / "c", "bin"), "bin"), end=END, seq_len=10).counts
-    # Longer than 11 ids: 12, 30 and 16, in 2, 3 and 2 pieces; 88 ids, 4 of them twice, one left out.
+    # Longer than 11 ids: 12, 30 and 16, in 2, 3 and 2 pieces; 96 ids, 4 of them twice, one left out.
     assert (counts.documents, counts.single, counts.cut, counts.pieces) == (10, 1, 3, 7)
-    assert (counts.ids, counts.filled) == (89, 89 - 1 + 4)
+    assert (counts.ids, counts.filled) == (96, 96 - 1 + 4)
     assert "3 longer than a row, cut into 7 pieces; 1 of a single id left out" in str(counts)
 
 
@@ -151,7 +157,7 @@ def test_files_that_are_no_whole_split_are_refused(tmp_path, names, message):
 def test_a_count_other_than_the_metas_is_refused(tmp_path):
     folder = corpus(tmp_path / "c", "parquet")
     write_parquet(folder, "val", documents()[:9])
-    with pytest.raises(ValueError, match=r"85 ids of val where meta\.json says 89"):
+    with pytest.raises(ValueError, match=r"85 ids of val where meta\.json says 96"):
         TokenWindows(path=str(folder), seq_len=5).load(batch=1)
 
 
@@ -168,11 +174,22 @@ def test_columns_that_leave_a_choice_are_named(tmp_path):
     assert next(data.train(DataPartition()))["text"].tolist() == [[3, 4]]
 
 
-def test_ids_wider_than_said_are_refused_when_read(tmp_path):
+def test_ids_wider_than_said_are_refused(tmp_path):
     pq.write_table(pa.table({"a": [[1, 70_000]]}), tmp_path / "train.parquet")
-    data = TokenWindows(path=str(tmp_path), seq_len=1, dtype="uint16").load(batch=1)
     with pytest.raises(ValueError, match=r"holds ids 1\.\.70000, which uint16 does not hold"):
-        next(data.train(DataPartition()))
+        TokenWindows(path=str(tmp_path), seq_len=1, dtype="uint16").load(batch=1)
+
+
+def test_a_column_is_copied_once_and_again_when_its_file_changes(tmp_path, monkeypatch):
+    folder = corpus(tmp_path / "c", "parquet")
+    first = source(folder, "parquet")
+    monkeypatch.setattr("dew.data.tokens.records._copy", lambda *_: pytest.fail("copied again"))
+    assert source(folder, "parquet").read(5, 20).tolist() == first.read(5, 20).tolist()
+    monkeypatch.undo()
+    monkeypatch.setenv("DEW_CACHE", str(tmp_path / "cache"))
+    write_parquet(folder, "train", documents(first=300))
+    os.utime(folder / "train-00000-of-00002.parquet", ns=(1, 1))
+    assert source(folder, "parquet").read(0, 2).tolist() == [300, 301]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "array_record"])

@@ -24,6 +24,7 @@ from dew.data.tokens.store import CorpusMeta
 
 TOKENIZER = str(Path(__file__).with_name("golden") / "chat" / "byte_level")
 TEXTS = [f"Document {n}: " + "the model answers, and " * (n % 5) + chr(0x41 + n) * (n % 3) for n in range(40)]
+FIRST_LINE = len(json.dumps({"id": 0, "text": TEXTS[0]})) + 1
 FILES = ["meta.json", "train.bin", "val.bin"]
 
 
@@ -97,7 +98,7 @@ def test_files_of_every_kind_give_their_documents_in_order(tmp_path):
     assert not (tmp_path / "c" / "val.bin").exists()
 
 
-@pytest.mark.parametrize("size", [7, 50, 97, 100_000])
+@pytest.mark.parametrize("size", [7, 50, 97, FIRST_LINE, 100_000])
 def test_every_line_stands_once_wherever_the_file_is_cut(tmp_path, monkeypatch, size):
     monkeypatch.setattr("dew.data.tokenize.plan.part_bytes", lambda total: size)
     path = jsonl(tmp_path / "a.jsonl", TEXTS[:6])
@@ -119,6 +120,12 @@ def test_copies_of_a_document_are_held_out_together(tmp_path):
     )
     train, val = (documents(tmp_path / "c", split) for split in ("train", "val"))
     assert not {bytes(each) for each in train} & {bytes(each) for each in val} and 6 < len(val) < 40
+
+
+def test_a_number_of_documents_is_held_out_by_the_smallest_hashes():
+    hashes = np.asarray([5, 1, 2**64 - 1, 2], np.uint64)
+    assert HeldOut(fraction=0.5, documents=2).of(hashes).tolist() == [False, True, False, True]
+    assert HeldOut(fraction=0.5).of(hashes).tolist() == [True, True, False, True]
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -148,6 +155,7 @@ def test_killed_it_goes_on_where_it_was_to_the_same_bytes(tmp_path, monkeypatch,
     for after in (1, 3):
         dead = subprocess.run([sys.executable, "-c", KILLED, str(after), *words, str(tmp_path / "c")])
         assert dead.returncode == -signal.SIGKILL and not (tmp_path / "c" / "meta.json").exists()
+    (tmp_path / "c" / ".parts" / "00001.ids").write_bytes(b"")  # a disk that lost what it promised to keep
     begun = []
     write = tokenize_run.write_part
     monkeypatch.setattr(
@@ -156,7 +164,7 @@ def test_killed_it_goes_on_where_it_was_to_the_same_bytes(tmp_path, monkeypatch,
         lambda folder, part, *a, **k: begun.append(part.number) or write(folder, part, *a, **k),
     )
     assert main(["tokenize", *words, str(tmp_path / "c")]) == 0
-    assert begun == [3, 4]
+    assert begun == [1, 3, 4]
     assert main(["tokenize", *words, str(tmp_path / "whole")]) == 0
     assert contents(tmp_path / "c") == contents(tmp_path / "whole")
 
@@ -212,7 +220,7 @@ def test_a_finished_folder_is_kept_and_the_same_command_has_nothing_to_do(tmp_pa
     monkeypatch.setattr(tokenize_run, "merge_parts", lambda *_, **__: pytest.fail("written again"))
     assert tokenize(good, out=tmp_path / "c") == 0
     again = capsys.readouterr().out
-    assert "holds this corpus already" in again and said.splitlines()[0] in again
+    assert "holds this corpus already" in again and said.splitlines()[1] in again
     for option in (("--val-fraction", 0.5), ("--document-end", 7)):
         said = refused(capsys, good, *option, out=tmp_path / "c")
         assert "holds a finished corpus of other text or options" in said

@@ -49,6 +49,7 @@ def logs(*chances):
         (decoding.EpsilonCutoff(0.9), {0}),
         (decoding.EtaCutoff(0.3), {0, 1, 2}),
         (decoding.TopH(0.4), {0}),
+        (decoding.TopH(0.1), {0}),
         (decoding.TopH(), {0, 1, 2, 3}),
         (decoding.TopH(1.0, candidates=2), {0, 1}),
     ],

@@ -11,6 +11,7 @@ import difflib
 import math
 import zlib
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 import jax
@@ -182,8 +183,11 @@ def boxed_as(kernel: Any, factor: jax.Array, side: int) -> Any:
 
 
 def _suggestion(target: str, known: list[str]) -> str:
-    last = target.rstrip("/").rpartition("/")[2]
+    parts = sorted({part for module in known for part in module.split("/")})
+    for wanted in target.strip("/").split("/"):
+        if not any(PurePosixPath(part).match(wanted) for part in parts):
+            close = difflib.get_close_matches(wanted, parts, n=3)
+            if close:
+                return f"did you mean {', '.join(close)}?"
     names = sorted({module.rpartition("/")[2] for module in known})
-    close = difflib.get_close_matches(last, names, n=3)
-    shown = close or names[:8]
-    return f"did you mean {', '.join(shown)}?" if close else f"modules have the names {', '.join(shown)}"
+    return f"modules have the names {', '.join(names[:8])}"

@@ -20,7 +20,7 @@ import jax
 from dew.training import board
 from dew.training.checkpoint_errors import CheckpointError, DamagedCheckpoint
 from dew.training.shard_file import Held, Part, copied, write_part
-from dew.training.step_commit import delete, is_whole, seal, settle
+from dew.training.step_commit import DELETED, delete, is_whole, seal, settle
 
 UNDONE = ".partial"
 
@@ -40,7 +40,7 @@ class ShardStore:
         self._pending: tuple[int, Future[None]] | None = None
 
     def open(self, life: str) -> None:
-        """Create the directory and clear it of half-written copies.
+        """Create the directory and clear it of half-written and half-deleted copies.
 
         Args:
             life: names this attempt at the run; the same on all processes.
@@ -51,8 +51,9 @@ class ShardStore:
         self._life = life
         try:
             Path(self.directory).mkdir(parents=True, exist_ok=True)
-            for rest in Path(self.directory).glob(f"*{UNDONE}"):
-                shutil.rmtree(rest)
+            for pattern in (f"*{UNDONE}", f"{DELETED}*"):
+                for rest in Path(self.directory).glob(pattern):
+                    shutil.rmtree(rest)
         except OSError as error:
             raise CheckpointError(
                 f"checkpoints cannot be kept in {self.directory}: {error}; choose a folder that can be "

@@ -30,6 +30,11 @@ def record_at(base: Mapping[str, Any], point: Point) -> dict[str, Any]:
             inner = place.get(name)
             if not isinstance(inner, dict):
                 where, above = ".".join(folders[: depth + 1]), ".".join(folders[:depth])
+                if name in place and inner is None:
+                    raise ValueError(
+                        f"space {field}: {where} is None, so it has no fields to vary; choose what it holds "
+                        f"(on the command line {where}:NAME)"
+                    )
                 why = "holds no fields here" if name in place else "is no field"
                 raise ValueError(
                     f"space {field}: {where} {why}; {above or 'the configuration'} has {', '.join(place)}"

@@ -82,6 +82,7 @@ def families_page() -> str:
     rows = [(part.name, part.summary) for part in of_kind("task") if part.config]
     return (
         "usage: dew generate RUN [options]\n\n"
+        "RUN is the folder of a run, or of a published language model in Hugging Face's layout.\n"
         f"What a run does depends on the objective it trained:\n{table(rows) or '  none is installed'}\n\n"
         "dew generate RUN --help shows the options of that run with its own defaults."
     )

@@ -27,9 +27,9 @@ from dew.data.chat.reading import Record, read_records
 from dew.data.chat.roles import Role
 from dew.data.chat.template import ChatTemplate
 from dew.data.chat.turns import Rewritten, Spoken, spoken
-from dew.data.text.built import built
 from dew.data.text.cache import is_complete
 from dew.data.text.tokenizer import Tokenizer
+from dew.data.tokens.built import built
 from dew.data.tokens.source import Int64s
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 

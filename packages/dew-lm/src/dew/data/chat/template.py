@@ -21,6 +21,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+"""The tag that begins a part as generated."""
+
 type Message = Mapping[str, Any]
 
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
@@ -97,10 +100,7 @@ class ChatTemplate:
     @property
     def marks(self) -> bool:
         """Whether the template marks what is generated."""
-        environment = self._compiled.environment
-        return any(
-            kind == "name" and value == "generation" for _, kind, value in environment.lex(self.source)
-        )
+        return TAG.search(self.source) is not None
 
     def render(
         self,

@@ -9,10 +9,10 @@ import os
 import time
 from pathlib import Path
 
-from dew.data.text.built import built
 from dew.data.text.corpus import Corpus, Span
 from dew.data.text.encode import encode_spans
 from dew.data.text.tokenizer import Tokenizer
+from dew.data.tokens.built import built
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
 RECIPE = 1

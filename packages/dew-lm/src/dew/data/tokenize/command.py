@@ -40,25 +40,25 @@ def main(argv: list[str]) -> int:
             workers=words.workers,
         )
     )
-    began = time.monotonic()
     if work.finished is not None:
         print(f"{words.out} holds this corpus already")
+    began = time.monotonic()
     with shown(work.size, len(work.parts)) as progress:
         result = work.run(progress)
     seconds = time.monotonic() - began
-    for line in report(words, result.documents, result.empty, result.meta.ids, work.size, seconds):
+    if work.finished is None:
+        rate = work.size / 1e6 / max(seconds, 1e-9)
+        print(f"{work.size / 1e6:,.1f} MB in {seconds:,.1f} s ({rate:,.1f} MB/s)")
+    for line in report(words, result.documents, result.empty, result.meta.ids):
         print(line)
     return SUCCESS
 
 
-def report(
-    words: argparse.Namespace, documents: int, empty: int, ids: dict[str, int], size: int, seconds: float
-) -> Iterator[str]:
+def report(words: argparse.Namespace, documents: int, empty: int, ids: dict[str, int]) -> Iterator[str]:
     """What was written and what reads it."""
     splits = ", ".join(f"{count:,} ids of {split}" for split, count in ids.items())
     left = f"; {empty:,} without text left out" if empty else ""
     yield f"{words.out}: {documents:,} documents{left}, {splits}"
-    yield f"{size / 1e6:,.1f} MB in {seconds:,.1f} s ({size / 1e6 / max(seconds, 1e-9):,.1f} MB/s)"
     if "val" not in ids:
         yield "nothing is held out for validation; --val-documents N holds out N documents"
     yield f"next: dew train lm data:token-windows --data.path {words.out} --tokenizer {words.tokenizer}"

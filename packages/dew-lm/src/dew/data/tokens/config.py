@@ -17,8 +17,9 @@ class TokenWindows(RecordSpec):
     """Windows over the ids of a folder: its `train` and `val` files.
 
     A split is one `.bin` file, ArrayRecord shards or Parquet files; the same ids give the same windows in
-    each. Windows of a `.bin` file are memory-mapped, so its loader needs no workers. Ids at the end that
-    fill no window are left out; the description of what is loaded says how many.
+    each.
+    `.bin` files, and the copies that are made of Parquet columns, are memory-mapped, so their loader needs no
+    workers. Ids at the end that fill no window are left out; the description of what is loaded says how many.
 
     Attributes:
         path: the folder.

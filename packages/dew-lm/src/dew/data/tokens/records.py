@@ -6,8 +6,10 @@ Parquet files. Both need the extra `data`.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dew.data.tokens.built import built
 from dew.data.tokens.extras import library
-from dew.data.tokens.source import Ids, Int64s
+from dew.data.tokens.source import Ids, Int64s, TokenBytes
 from dew.data.tokens.store import IdDtype
 
 READ_AT_ONCE = 4096
 """ArrayRecord records whose lengths are read at once."""
-HELD_GROUPS = 4
-"""Decoded row groups of a Parquet file that are kept."""
+FLAT, LENGTHS = "ids.bin", "lengths.npy"
+"""The copy of a Parquet column in Dew's cache."""
 RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 """How ArrayRecord reads single records fastest."""
 
@@ -144,8 +147,9 @@ def _open_shard(path: Path, options: str) -> Any:
 class TokenColumn(RecordIds):
     """A column of Parquet files that holds a list of ids in every row.
 
-    Ids are decoded a row group at a time and the last few groups are kept, so files of small row groups
-    (thousands of rows) read fast in any order.
+    Rows are compressed in groups, which is no form for reading windows in any order. So the column is written
+    once to Dew's cache folder as a `.bin` file, with the lengths of its rows, and memory-mapped from there. A
+    changed size or time of a file, another column or dtype makes another copy.
 
     Args:
         paths: the files, in order.
@@ -155,58 +159,55 @@ class TokenColumn(RecordIds):
     Raises:
         ImportError: pyarrow is not installed.
         FileNotFoundError: a file is not there.
-        ValueError: a file of another kind, or no such column, or several.
+        ValueError: a file of another kind, no such column or several, or ids that `dtype` does not hold.
     """
 
     def __init__(
         self, paths: Sequence[str | Path], column: str | None = None, dtype: IdDtype = "uint32"
     ) -> None:
-        self._files: dict[int, Any] = {}
-        self._held: OrderedDict[int, Ids] = OrderedDict()
-        opened = [_open_parquet(Path(path)) for path in paths]
-        self.column = _column_of(Path(paths[0]), opened[0], column)
-        groups = [(index, group) for index, file in enumerate(opened) for group in range(file.num_row_groups)]
-        lengths = [_lengths_of_group(Path(paths[at]), opened[at], group, self.column) for at, group in groups]
-        self._groups = groups
-        self._starts: Int64s = np.cumsum([0, *(int(each.sum()) for each in lengths)], dtype=np.int64)
-        super().__init__(paths, dtype, np.concatenate([np.zeros(0, np.int64), *lengths]))
+        files = [Path(path) for path in paths]
+        self.column = _column_of(files[0], _open_parquet(files[0]), column)
+        key = _column_key(files, self.column, dtype)
+        folder = built("columns", key, lambda draft: _copy(draft, files, self.column, dtype), _is_copy)
+        super().__init__(files, dtype, np.load(folder / LENGTHS))
+        self._copy = TokenBytes(folder / FLAT, dtype)
 
     def read(self, start: int, stop: int) -> Ids:
-        if stop <= start:
-            return np.zeros(0, np.dtype(self.dtype))
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        last = int(np.searchsorted(self._starts, stop, side="left"))
-        parts: list[Ids] = []
-        for group in range(first, last):
-            base = int(self._starts[group])
-            parts.append(self._group(group)[max(0, start - base) : stop - base])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return self._copy.read(start, stop)
 
-    def _group(self, index: int) -> Ids:
-        if index in self._held:
-            self._held.move_to_end(index)
-            return self._held[index]
-        at, group = self._groups[index]
-        if at not in self._files:
-            self._files[at] = _open_parquet(self.paths[at])
-        chunks = self._files[at].read_row_group(group, columns=[self.column]).column(0)
-        values = chunks.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        self._held[index] = self._checked(values)
-        while len(self._held) > HELD_GROUPS:
-            self._held.popitem(last=False)
-        return self._held[index]
 
-    def _checked(self, values: npt.NDArray[Any]) -> Ids:
-        limit = np.iinfo(self.dtype).max
-        if values.size and not 0 <= int(values.min()) <= int(values.max()) <= limit:
-            raise ValueError(
-                f"column {self.column!r} of {self.place} holds ids {values.min()}..{values.max()}, which "
-                f"{self.dtype} does not hold; check dtype"
-            )
-        return values.astype(self.dtype)
+def _column_key(files: Sequence[Path], column: str, dtype: IdDtype) -> str:
+    found = [(os.path.abspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.blake2b(json.dumps([found, column, dtype]).encode(), digest_size=16).hexdigest()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_files": {}, "_held": OrderedDict()}
+
+def _is_copy(folder: Path) -> bool:
+    return (folder / FLAT).is_file() and (folder / LENGTHS).is_file()
+
+
+def _copy(draft: Path, files: Sequence[Path], column: str, dtype: IdDtype) -> None:
+    lengths: list[Int64s] = [np.zeros(0, np.int64)]
+    compute = library("pyarrow.compute", "pyarrow", "Parquet files")
+    with (draft / FLAT).open("wb") as out:
+        for path in files:
+            file = _open_parquet(path)
+            for group in range(file.num_row_groups):
+                rows = file.read_row_group(group, columns=[column]).column(0).combine_chunks()
+                if rows.null_count:
+                    raise ValueError(f"column {column!r} of {path} has rows without ids (null); drop them")
+                lengths.append(compute.list_value_length(rows).to_numpy().astype(np.int64))
+                values = rows.flatten().to_numpy(zero_copy_only=False)
+                out.write(_checked(values, f"column {column!r} of {path}", dtype).tobytes())
+    np.save(draft / LENGTHS, np.concatenate(lengths))
+
+
+def _checked(values: npt.NDArray[Any], place: str, dtype: IdDtype) -> Ids:
+    limit = np.iinfo(dtype).max
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) <= limit:
+        raise ValueError(
+            f"{place} holds ids {values.min()}..{values.max()}, which {dtype} does not hold; check dtype"
+        )
+    return values.astype(np.dtype(dtype).newbyteorder("<"))
 
 
 def _open_parquet(path: Path) -> Any:
@@ -238,12 +239,3 @@ def _column_of(path: Path, file: Any, named: str | None) -> str:
         "lists of "
         f"integers, and {which}; name the one with the ids"
     )
-
-
-def _lengths_of_group(path: Path, file: Any, group: int, column: str) -> Int64s:
-    compute = library("pyarrow.compute", "pyarrow", "Parquet files")
-    values = file.read_row_group(group, columns=[column]).column(0)
-    if values.null_count:
-        raise ValueError(f"column {column!r} of {path} has rows without ids (null); drop them")
-    lengths = compute.list_value_length(values)
-    return lengths.to_numpy().astype(np.int64)

@@ -60,7 +60,8 @@ def without_repeats(logits: jax.Array, past: Row, now: Row, size: int) -> jax.Ar
     if windows < 1:
         return logits
     starts = jnp.arange(windows)
-    match = (starts + size <= lengths[:, None]) & (now[1] >= size - 1)[:, None]
+    # Where there is a window, the row holds it, so `now` has the tokens that are compared.
+    match = starts + size <= lengths[:, None]
     for place in range(size - 1):  # size is a static handful
         at = jnp.maximum(now[1] - (size - 1) + place, 0)[:, None]
         match &= tokens[:, place : place + windows] == jnp.take_along_axis(now[0], at, axis=1)

@@ -138,9 +138,10 @@ def _fallback_byte(token: str) -> bytes | None:
 
 
 def _alphabet_bytes(token: str, alphabet: Mapping[str, int]) -> bytes | None:
-    if all(character in alphabet for character in token):
-        return bytes(alphabet[character] for character in token)
-    return None
+    try:
+        return bytes([alphabet[character] for character in token])
+    except KeyError:  # an added token may spell itself
+        return None
 
 
 def _types(config: Any) -> list[str]:

@@ -10,7 +10,8 @@ Dimensions: B rows, K strings, U units of the longest string, T tokens looked at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -99,10 +100,11 @@ def stop_strings(
     known = vocabulary(tokenizer)
     spelled = [known.units(each) for each in wanted]
     longest = max(map(len, spelled))
+    by_edge = edges(known)
     rows: dict[int, np.ndarray] = {}
     for index, string in enumerate(spelled):
         completes = False
-        for token, kind, place in occurrences(known, string):
+        for token, kind, place in occurrences(known, by_edge, string):
             row = rows.setdefault(token, np.zeros((2, len(wanted), longest), bool))
             row[kind, index, place] = True
             completes |= kind == ENDS
@@ -116,31 +118,43 @@ def stop_strings(
 ENDS, FITS = 0, 1
 
 
-def occurrences(known: Vocabulary[Any], string: Any) -> list[tuple[int, int, int]]:
+@dataclass(frozen=True)
+class Edges:
+    """The tokens by their first and by their last unit, and those that spell nothing."""
+
+    starting: Mapping[Any, Sequence[int]]
+    ending: Mapping[Any, Sequence[int]]
+    empty: Sequence[int]
+
+
+def edges(known: Vocabulary[Any]) -> Edges:
+    """The tokens of a vocabulary by their edges."""
+    starting: dict[Any, list[int]] = defaultdict(list)
+    ending: dict[Any, list[int]] = defaultdict(list)
+    for token, piece in known.pieces.items():
+        if piece:
+            starting[piece[0]].append(token)
+            ending[piece[-1]].append(token)
+    return Edges(starting, ending, [token for token, piece in known.pieces.items() if not piece])
+
+
+def occurrences(known: Vocabulary[Any], found: Edges, string: Any) -> Iterator[tuple[int, int, int]]:
     """Where each token can sit in `string`: (token, ENDS, units covered - 1) or (token, FITS, units left)."""
     size = len(string)
-    by_start: dict[Any, list[int]] = defaultdict(list)
-    by_end: dict[Any, list[int]] = defaultdict(list)
-    found: list[tuple[int, int, int]] = []
     for token, piece in known.pieces.items():
-        if not piece:
-            found += [(token, FITS, left) for left in range(1, size)]
-            continue
-        by_start[piece[0]].append(token)
-        by_end[piece[-1]].append(token)
         if len(piece) >= size and string in piece:
-            found.append((token, ENDS, size - 1))
+            yield token, ENDS, size - 1
     for covered in range(1, size):
-        end = string[-covered:]
-        found += [
-            (token, ENDS, covered - 1) for token in by_start[end[0]] if known.pieces[token].startswith(end)
-        ]
-        start = string[:-covered]
-        for token in by_end[start[-1]]:
+        start, end = string[:-covered], string[-covered:]
+        for token in found.empty:
+            yield token, FITS, covered
+        for token in found.starting.get(end[0], ()):
+            if known.pieces[token].startswith(end):
+                yield token, ENDS, covered - 1
+        for token in found.ending.get(start[-1], ()):
             piece = known.pieces[token]
             if start.endswith(piece) or piece.endswith(start):
-                found.append((token, FITS, covered))
-    return found
+                yield token, FITS, covered
 
 
 def tabled(
