@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from results import report, spread
-from train_rate import torch_weights
 
+from dew.interop import save_pretrained_decoder
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 from dew.sampling import Sampling, generate
@@ -85,25 +85,10 @@ class Decoder:
         self.variables = jax.tree.map(lambda leaf: 2.0 * leaf if leaf.ndim > 1 else leaf, drawn)
         vocab = self.model.vocab_size
         self.prompts = np.random.default_rng(1).integers(0, vocab, (8, PROMPT)).astype(np.int32)
-        np.savez(f"{folder}/weights.npz", **torch_weights(self.variables["params"]))
+        save_pretrained_decoder(self.model, self.variables, f"{folder}/model")
         np.save(f"{folder}/prompts.npy", self.prompts)
-        with open(f"{folder}/config.json", "w") as sink:
-            json.dump(self._request(name), sink)
-
-    def _request(self, name: str) -> dict[str, Any]:
-        sizes = SIZES[name]
-        llama = {
-            "vocab_size": sizes["vocab_size"],
-            "hidden_size": sizes["hidden_size"],
-            "num_hidden_layers": sizes["num_layers"],
-            "num_attention_heads": sizes["num_heads"],
-            "num_key_value_heads": sizes["num_heads"],
-            "intermediate_size": INNER[name],
-            "max_position_embeddings": PROMPT + NEW,
-            "rms_norm_eps": 1e-6,
-            "tie_word_embeddings": False,
-        }
-        return {"llama": llama, "new_tokens": NEW, "temperature": TEMPERATURE, "top_k": TOP_K}
+        with open(f"{folder}/request.json", "w") as sink:
+            json.dump({"new_tokens": NEW, "temperature": TEMPERATURE, "top_k": TOP_K}, sink)
 
     def draw(self, policy: Sampling, rows: int, seed: int = 0) -> np.ndarray:
         """The drawn tokens on the host; both likelihoods stand in the record too."""

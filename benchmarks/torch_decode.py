@@ -16,12 +16,10 @@ import torch
 import transformers
 
 folder = sys.argv[1]
-with open(f"{folder}/config.json") as held:
+with open(f"{folder}/request.json") as held:
     request = json.load(held)
 torch.set_num_threads(os.cpu_count() or 1)
-model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**request["llama"])).float().eval()
-with np.load(f"{folder}/weights.npz") as held:
-    model.load_state_dict({name: torch.from_numpy(held[name].copy()) for name in held.files})
+model = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32).eval()
 prompts = torch.from_numpy(np.load(f"{folder}/prompts.npy")).long()
 budget = request["new_tokens"]
 FIXED = {"max_new_tokens": budget, "min_new_tokens": budget, "pad_token_id": 0, "eos_token_id": None}

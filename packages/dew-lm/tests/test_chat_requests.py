@@ -71,6 +71,16 @@ def test_tools_reach_the_template(chatting):
     assert ids == [chatting.chat(ASKED, tools=[tool])]
 
 
+def test_a_conversation_with_tools_takes_the_template_for_them(tmp_path):
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    config = json.loads((FOLDER / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": templates}))
+    (tmp_path / "tokenizer.json").write_text((FOLDER / "tokenizer.json").read_text())
+    processor = RunProcessor(HFTokenizer(tmp_path))
+    assert processor.decode(processor.chat(ASKED)) == "plain"
+    assert processor.decode(processor.chat(ASKED, tools=[{"name": "add"}])) == "with tools"
+
+
 def test_a_task_answers_messages_as_it_continues_their_ids(chatting):
     vocabulary = chatting.tokenizer.vocab_size
     sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_seq_len": 256}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from dew.nn.sharding import unboxed
 from dew.objectives.base import Mean, Step, scalar_loss
 from dew.objectives.lm import LMObjective
 from dew.objectives.lm.depths import DepthStatistics
+from dew.testing.devices import result_on_devices
 
 SIZES = {
     "vocab_size": 17,
@@ -284,3 +287,10 @@ def test_model_flops_count_the_depths_where_they_are_trained():
     weights = 8 * 24 + 3 * 96 + 128 + 136
     keys = 2 * 2 * 4 * (LENGTH * (LENGTH + 1) // 2)
     assert deep.flops - plain.flops == 6 * 3 * 2 * (LENGTH * weights + keys)
+
+
+@pytest.mark.slow
+def test_depths_train_alike_however_eight_devices_are_cut():
+    apart = result_on_devices(str(Path(__file__).with_name("depths_on_eight.py")))
+    assert set(apart) == {"fsdp and tensor", "sequence", "stage"}
+    assert max(apart.values()) < 2e-6

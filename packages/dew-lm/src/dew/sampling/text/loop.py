@@ -98,7 +98,8 @@ def draw(carry: Carry, logits: jax.Array, transform: Transforms, stopping: Crite
     scores = transform(state, logits)
     fault = jnp.where(state.active, fault_of(logits, scores), carry.fault)
     alive = state.active & (fault == SOUND)
-    behavior = jax.nn.log_softmax(scores, axis=-1)
+    # A certain chain leaves 0 on one token and -inf on the others, which are log probabilities already.
+    behavior = scores if transform.certain else jax.nn.log_softmax(scores, axis=-1)
     chosen = choose(state, behavior, certain=transform.certain)
     state = commit(state, column, chosen, alive)
     ended, terminated = stopping.judged(state, chosen)

@@ -9,16 +9,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax.typing import Dtype
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.backbones.causal_transformer.mixers import MLA
 
 type LayerCache = dict[str, jax.Array]
-"""What one layer keeps, [B, C, ...] each, rows and slots first.
+"""What one layer keeps.
 
-Plain attention keeps `key` and `value`, [B, C, K, D] with key heads and their width; latent attention
-`latent` [B, C, R] and `turned` [B, C, D], and with an indexer `index` [B, C, D].
+Plain attention keeps `key` and `value`, [B, K, D, C] with key heads and their width: slots last, as the
+products of a decoding step read them, which else would copy the whole cache at every step. Latent attention
+keeps `latent` [B, C, R] and `turned` [B, C, D], and with an indexer `index` [B, C, D].
 """
+
+SLOTS_LAST = ("key", "value")
+"""The arrays whose slots are their last axis; of the others they are the second."""
 
 type Cache = dict[str, LayerCache]
 """One `LayerCache` a layer, under the layer's name."""
@@ -26,7 +30,7 @@ type Cache = dict[str, LayerCache]
 
 def empty_layer(rows: int, capacity: int, kv_heads: int, width: int, dtype: Dtype) -> LayerCache:
     """Return the cache of a layer of plain attention, without tokens."""
-    shape = (rows, capacity, kv_heads, width)
+    shape = (rows, kv_heads, width, capacity)
     return {"key": jnp.zeros(shape, dtype), "value": jnp.zeros(shape, dtype)}
 
 
@@ -48,7 +52,7 @@ def write(
     """Return `layer` with the valid tokens in the slots of their positions; the others write nothing.
 
     Args:
-        layer: [B, C, ...] arrays.
+        layer: what is kept.
         new: their [B, T, ...] values for the tokens.
         positions: of the tokens.
         valid: which of them are written.
@@ -57,12 +61,21 @@ def write(
     # A slot past the end is out of bounds, and such writes are dropped.
     slots = jnp.where(valid, positions, capacity_of(layer))
 
-    def put(stored: jax.Array, value: jax.Array) -> jax.Array:
-        return stored.at[rows, slots].set(value.astype(stored.dtype), mode="drop")
+    def put(name: str, stored: jax.Array) -> jax.Array:
+        value = new[name].astype(stored.dtype)
+        if name in SLOTS_LAST:
+            return stored.at[rows, :, :, slots].set(value, mode="drop")
+        return stored.at[rows, slots].set(value, mode="drop")
 
-    return {name: put(stored, new[name]) for name, stored in layer.items()}
+    return {name: put(name, stored) for name, stored in layer.items()}
+
+
+def by_slot(stored: Float[Array, "B K D C"]) -> Float[Array, "B C K D"]:
+    """A kept `key` or `value` as attention takes it; compiled code moves nothing."""
+    return jnp.moveaxis(stored, -1, 1)
 
 
 def capacity_of(layer: LayerCache) -> int:
     """The slots of a layer's cache."""
-    return next(iter(layer.values())).shape[1]
+    name, stored = next(iter(layer.items()))
+    return stored.shape[-1 if name in SLOTS_LAST else 1]

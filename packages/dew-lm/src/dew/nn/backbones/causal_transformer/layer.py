@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from dew.nn.attention import logit_maxima, scaled_dot_product_attention
-from dew.nn.backbones.causal_transformer.cache import LayerCache, write
+from dew.nn.backbones.causal_transformer.cache import LayerCache, by_slot, capacity_of, write
 from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.latent import LatentAttention
 from dew.nn.backbones.causal_transformer.spec import QK, Angles, LayerSpec
@@ -80,12 +80,12 @@ class SelfAttention(nn.Module):
         """Write the valid tokens, then let every query see the slots up to its position."""
         query, key, value = self._project(x, angles)
         cache = write(cache, {"key": key, "value": value}, positions=positions, valid=valid)
-        rows, capacity = cache["key"].shape[:2]
-        slots = jnp.broadcast_to(jnp.arange(capacity), (rows, capacity))
+        capacity = capacity_of(cache)
+        slots = jnp.broadcast_to(jnp.arange(capacity), (x.shape[0], capacity))
         mixed = self._attention()(
             query,
-            cache["key"].astype(query.dtype),
-            cache["value"].astype(query.dtype),
+            by_slot(cache["key"]).astype(query.dtype),
+            by_slot(cache["value"]).astype(query.dtype),
             query_positions=positions,
             key_positions=slots,
         )

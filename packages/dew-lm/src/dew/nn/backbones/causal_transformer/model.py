@@ -167,6 +167,7 @@ class CausalTransformer(nn.Module):
                 num_kv_heads=self.kv_heads,
                 head_dim=self.head_dim,
                 qk_norm=self.qk_norm,
+                sinks=self.sinks,
                 fraction=self.rotary.fraction,
             )
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)

@@ -54,7 +54,14 @@ def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: i
 
 
 def check_mixer(
-    mixer: MLA, *, num_heads: int, num_kv_heads: int, head_dim: int | None, qk_norm: object, fraction: float
+    mixer: MLA,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int | None,
+    qk_norm: object,
+    sinks: bool,
+    fraction: float,
 ) -> None:
     """Refuse fields of plain attention that latent attention has its own values for.
 
@@ -72,6 +79,8 @@ def check_mixer(
         )
     if qk_norm:
         raise ValueError(f"qk_norm={qk_norm} with a mixer, whose latent vectors are normalized; set it False")
+    if sinks:
+        raise ValueError("sinks=True with a mixer, which computes none; set it False")
     if fraction != 1:
         raise ValueError(
             f"rotary.fraction={fraction} with a mixer, of whose heads qk_rope_head_dim turns; leave it at 1"
