@@ -171,6 +171,7 @@ def test_neither_term_of_the_sparse_phase_reaches_the_others_parameters():
             np.testing.assert_array_equal(plain[name], leaf, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_warmup_is_that_of_finite_differences():
     objective = warmup()
     variables = drawn(objective)
@@ -257,6 +258,7 @@ def test_a_run_with_an_indexer_has_nothing_to_distil():
         warmup().predict({}, {"text": IDS}, Step(step=0, key=jax.random.key(0)), train=False)
 
 
+@pytest.mark.slow
 def test_the_divergence_is_the_mean_over_layers_and_stands_beside_router_terms():
     model = decoder(layers=2, index_topk=3).clone(mixture=Mixture(num_experts=4, top_k=2, bias=True))
     objective = LMObjective(

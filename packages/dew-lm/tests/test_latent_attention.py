@@ -158,6 +158,7 @@ def test_only_a_mixer_multiplies_the_scores():
     assert plain == 4**-0.5
 
 
+@pytest.mark.slow
 def test_recomputed_layers_have_the_same_gradient():
     def gradient(**fields):
         model = decoder(INDEXED, **fields)
@@ -205,6 +206,7 @@ def test_the_largest_logits_are_those_of_expanded_keys_and_name_the_still_width(
     np.testing.assert_allclose(told["max_logits"][0], scores.max((2, 3)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_muonclip_bounds_every_logit_of_latent_attention_after_an_update():
     objective = LMObjective(decoder(num_layers=1), T - 1, ema_decay=None, qk_stats=True)
     axes = axis_names(jax.eval_shape(objective.initializer, jax.random.key(0)))
@@ -241,6 +243,7 @@ def test_costs_are_the_hand_computed_ones():
     assert decoder(INDEXED).forward_macs(T) == T * (2 * (dense + indexer) + rest) + 2 * pairs
 
 
+@pytest.mark.slow
 def test_an_adapter_of_the_expansion_is_heard_in_every_step():
     lora = LoRA(targets=("kv_b_proj",), rank=2)
     objective = adapted(LMObjective(decoder(), T - 1, ema_decay=None), lora)
