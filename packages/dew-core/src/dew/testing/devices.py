@@ -14,17 +14,6 @@ from typing import Any
 
 DEVICES = 8
 
-QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""Flags that leave out LLVM's costly passes: a test's program compiles far longer than it runs.
-
-What XLA splits over devices, exchanges and fuses is the same with them.
-"""
-
-
-def xla_flags(devices: int) -> str:
-    """What `XLA_FLAGS` says to a test's process of so many virtual devices."""
-    return f"--xla_force_host_platform_device_count={devices} {QUICKLY}"
-
 
 def on_devices(*words: str, devices: int = DEVICES, timeout_s: float = 900.0) -> str:
     """Run Python with `words` in a process that sees `devices` CPU devices; return what it prints.
@@ -41,7 +30,7 @@ def on_devices(*words: str, devices: int = DEVICES, timeout_s: float = 900.0) ->
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": xla_flags(devices),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     done = subprocess.run(

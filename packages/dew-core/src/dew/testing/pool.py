@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dew.testing.devices import xla_flags
-
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -141,7 +139,7 @@ class _Children:
 
 
 def _settings(devices: int, environment: Mapping[str, str]) -> dict[str, str]:
-    own = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags(devices)}
+    own = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     return {**os.environ, **own, **environment}
 
 
