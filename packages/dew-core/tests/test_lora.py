@@ -335,6 +335,7 @@ def test_restored_run_is_the_merged_model_or_keeps_its_factors(tmp_path):
     trainer = Trainer(adapted(objective, ALL), optax.adam(0.1), key=KEY, checkpoints=checkpoints)
     state = trainer.fit(in_memory(batch(), batch=4), steps=3)
     config: Any = SimpleNamespace(lora=ALL, trainer=SimpleNamespace(keep=1), build=lambda: objective)
+    config.rebuilt = lambda: config
     run = Run(directory=str(tmp_path), config=config, record={})
     jax.tree.map(np.testing.assert_array_equal, run.restore(), merged(state.averaged, ALL))
     live = run.restore(ema=False, adapter=True)

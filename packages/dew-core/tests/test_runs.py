@@ -30,6 +30,9 @@ def make_run(toys, tmp_path):
             class trainer:
                 keep = 2
 
+            def rebuilt(self):
+                return self
+
             def build(self):
                 return toys.Regression(width, ema=objective.ema)
 

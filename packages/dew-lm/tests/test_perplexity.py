@@ -21,7 +21,9 @@ from dew.objectives.lm import LMObjective
 
 GOLDEN = json.loads((Path(__file__).with_name("golden") / "perplexity.json").read_text())
 ROOT = Path(__file__).resolve().parents[3]
-SPEC = importlib.util.spec_from_file_location("make_llama_golden", ROOT / "tools/make_llama_golden.py")
+SPEC = importlib.util.spec_from_file_location(
+    "make_perplexity_golden", ROOT / "tools/make_perplexity_golden.py"
+)
 weights = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(weights)
 

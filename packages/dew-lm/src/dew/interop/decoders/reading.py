@@ -23,7 +23,7 @@ from dew.interop.decoders.mxfp4 import unpacked
 from dew.interop.decoders.resaving import json_file, save_as_read
 from dew.interop.decoders.stored import StoredTensor, stored_in
 from dew.interop.decoders.tensors import Held, held_tensors, leaf_shapes
-from dew.interop.decoders.translation import model_of
+from dew.interop.decoders.translation import model_of, refuse_unread
 from dew.interop.pretrained import Pretrained
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.objectives.base import Variables
@@ -108,6 +108,7 @@ def read_decoder(
         FileNotFoundError: the tensors.
     """
     family = family_of(config["model_type"])
+    refuse_unread(family, config)
     stored = stored_in(folder)
     if any(name.endswith(STACKED_EXPERTS) for name in stored) and family.stacked:
         family = replace(family, rows=family.stacked)
