@@ -9,6 +9,7 @@ import pytest
 
 from dew.testing.pool import run_pool
 
+pytestmark = pytest.mark.slow
 JOBS = Path(__file__).with_name("generation_jobs.py")
 NAMES = ["sample", "beam", "speculative"]
 
