@@ -104,6 +104,7 @@ def test_a_started_run_needs_the_published_folder_no_more(config, published, tmp
 
 
 def test_a_repository_is_recorded_with_its_commit(config, published, tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
     commit = "0123456789abcdef0123456789abcdef01234567"
     cache = tmp_path / "hub" / "models--someone--small"
     (cache / "refs").mkdir(parents=True)
