@@ -25,7 +25,7 @@ from dew.objectives.base import Aux, EMASpec, Mean, Objective
 from dew.telemetry import open_tracker
 from dew.telemetry.tracker import Tracker
 from dew.testing import in_memory
-from dew.training import Checkpoints, Layout, MeshSpec, Trainer, board, build_mesh, data_partition
+from dew.training import Checkpoints, Layout, MeshSpec, Trainer, board, build_mesh, data_partition, pool
 from dew.training.distributed import to_host
 from dew.training.mesh import replicated
 
@@ -228,6 +228,15 @@ def fail(*, how, who, steps=50, directory=None, checkpoint_every=None):
 
     made = trainer([], directory=directory)
     made.fit(dataclasses.replace(held, train=opened), steps=steps, checkpoint_every=checkpoint_every)
+
+
+def vanish(*, who):
+    """One process dies as soon as it has joined the others."""
+    with pool.watched():
+        if jax.process_index() == who:
+            print(f"trouble at {time.monotonic()}", flush=True)
+            os._exit(3)
+        time.sleep(100)
 
 
 def disagree(*, steps):

@@ -139,6 +139,8 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="dew-pool", daemon=True)
 
     def begin(self) -> None:
+        # Before any work: whoever dies without a word is missed from its first sign of life on.
+        self._beat(0)
         self._thread.start()
 
     def enter(self) -> None:
@@ -191,7 +193,7 @@ class Watch:
         while not self._over.wait(BEAT_S):
             beats += 1
             try:
-                board.post(f"beats/{self._index}", f"{beats} {self.batches}")
+                self._beat(beats)
                 if self.inside and self.cause is None:
                     self._look()
             except (RuntimeError, jax.errors.JaxRuntimeError) as error:
@@ -203,6 +205,9 @@ class Watch:
                 if self._error is not None:
                     traceback.print_exception(self._error)
                 self._end()
+
+    def _beat(self, count: int) -> None:
+        board.post(f"beats/{self._index}", f"{count} {self.batches}")
 
     def _look(self) -> None:
         found = board.read(f"failure/{self.scope}").get("first")
