@@ -11,17 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from results import report, spread
+from worker import Worker
 
 from dew.interop import save_pretrained_decoder
 from dew.nn.backbones.causal_transformer import CausalTransformer
@@ -44,35 +43,6 @@ GOALS = {("small", 1): 4.0, ("small", 8): 2.0, ("mid", 1): 1.5, ("mid", 8): 1.2}
 FLOOR = 1e-4
 """Ten times the difference of float32 logits between the two: a decision closer than this may fall either
 way."""
-
-
-class TorchWorker:
-    """A process that decodes with the same weights in torch."""
-
-    def __init__(self, python: str, folder: str) -> None:
-        script = str(Path(__file__).with_name("torch_decode.py"))
-        self._process = subprocess.Popen(
-            [python, script, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.versions = self._line()
-
-    def ask(self, what: str, rows: int) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what} {rows}\n")
-        self._process.stdin.flush()
-        return self._line()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"the torch worker ended with status {self._process.wait()}")
-        return line.strip()
 
 
 class Decoder:
@@ -103,9 +73,9 @@ class Decoder:
         return time.perf_counter() - start
 
 
-def agreement(decoder: Decoder, worker: TorchWorker, rows: int) -> dict[str, Any]:
+def agreement(decoder: Decoder, worker: Worker, rows: int) -> dict[str, Any]:
     """Whether greedy rows are equal, or part where torch's own decision was closer than `FLOOR`."""
-    theirs = json.loads(worker.ask("check", rows))
+    theirs = json.loads(worker.ask(f"check {rows}"))
     ours = decoder.draw(POLICIES["greedy"], rows)
     parted = ours != np.asarray(theirs["tokens"])
     at = [int(np.argmax(row)) for row in parted if row.any()]
@@ -117,14 +87,14 @@ def agreement(decoder: Decoder, worker: TorchWorker, rows: int) -> dict[str, Any
     return {"rows_equal": int(rows - len(at)), "parted_at": at, "margins": margins}
 
 
-def compare(decoder: Decoder, worker: TorchWorker, what: str, rows: int, rounds: int) -> dict[str, Any]:
+def compare(decoder: Decoder, worker: Worker, what: str, rows: int, rounds: int) -> dict[str, Any]:
     policy = POLICIES[what]
     decoder.seconds(policy, rows)
-    worker.ask(what, rows)
+    worker.ask(f"{what} {rows}")
     ours, theirs = [], []
     for _ in range(rounds):
         ours.append(decoder.seconds(policy, rows))
-        theirs.append(float(worker.ask(what, rows)))
+        theirs.append(float(worker.ask(f"{what} {rows}")))
     ratios = [torch / dew for dew, torch in zip(ours, theirs, strict=True)]
     low, median, high = statistics.quantiles(ratios, n=4)
     return {
@@ -151,7 +121,8 @@ def main() -> None:
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
             decoder = Decoder(name, folder)
-            worker = TorchWorker(options.torch_python, folder)
+            worker = Worker(options.torch_python, "torch_decode.py", folder)
+            versions = worker.line()
             for rows in options.rows:
                 same = agreement(decoder, worker, rows)
                 for what in POLICIES:
@@ -167,7 +138,7 @@ def main() -> None:
                         model=name,
                         kind=what,
                         against="transformers.generate",
-                        torch_versions=worker.versions,
+                        torch_versions=versions,
                         goal=GOALS.get((name, rows)) if what == "greedy" else 2.0,
                         **(same if what == "greedy" else {}),
                         **compare(decoder, worker, what, rows, options.rounds),

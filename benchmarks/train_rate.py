@@ -13,18 +13,17 @@ parameters like Llama, Mixtral (8 experts, of which 2 a token) and Gemma, 4 rows
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import decoder
 import jax
 import models
 import numpy as np
 from results import report, spread
+from worker import Worker
 
 from dew.interop import save_pretrained_decoder
 from dew.objectives.lm import LMObjective
@@ -39,34 +38,16 @@ class TorchWorker:
     """A process that trains the same model in torch, `STEPS` steps each time it is asked."""
 
     def __init__(self, python: str, mode: str, folder: str) -> None:
-        script = str(Path(__file__).with_name("torch_decoder.py"))
-        self._process = subprocess.Popen(
-            [python, script, mode, f"{folder}/model", f"{folder}/ids.npy"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.versions = self._line()
-        self.first_loss = float(self._line())
+        self._worker = Worker(python, "torch_decoder.py", mode, f"{folder}/model", f"{folder}/ids.npy")
+        self.versions = self._worker.line()
+        self.first_loss = float(self._worker.line())
 
     def turn(self) -> float:
         """Seconds for a step."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{STEPS}\n")
-        self._process.stdin.flush()
-        return float(self._line())
+        return float(self._worker.ask(str(STEPS)))
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"the torch worker ended with status {self._process.wait()}")
-        return line.strip()
+        self._worker.close()
 
 
 def dew_steps(folder: str, name: str) -> tuple[float, Callable[[], float], int]:
