@@ -9,6 +9,8 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """What a repository's name looks like: an owner and a name, or a name alone."""
 FETCHED = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 """Files that are fetched; pickles and scripts are not."""
+COPIES = ("original/*", "consolidated*", "onnx/*")
+"""The same weights again, for other programs."""
 
 
 def downloaded(repository: str, revision: str | None) -> Path:
@@ -30,8 +32,9 @@ def downloaded(repository: str, revision: str | None) -> Path:
             f"reading {repository} from the Hub needs huggingface-hub: pip install 'dew-core[hf]'",
             name="huggingface_hub",
         ) from error
+    patterns = {"allow_patterns": list(FETCHED), "ignore_patterns": list(COPIES)}
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(FETCHED)))
+        return Path(snapshot_download(repository, revision=revision, **patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError) as error:
         at = "" if revision is None else f" at revision={revision!r}"
         raise FileNotFoundError(

@@ -33,6 +33,9 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     ("embed", "fsdp"),
     ("latent", "fsdp"),
     ("head_dim", None),
+    ("halves", None),
+    ("index_heads", None),
+    ("position", None),
     ("norm", None),
     ("layers", None),
 )

@@ -25,14 +25,13 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
+from dew.training.observations import MAXIMA, STILL
+
 QUERY, KEY = "q_proj", "k_proj"
 """The modules below an attention layer whose parameters make queries and keys, heads along the last axis."""
 
 LATENT_QUERY, LATENT_KEY = "q_b_proj", "kv_b_proj"
 """The same of latent attention: queries (or `q_proj`), and keys with each head's value behind its key."""
-
-MAXIMA, STILL = "max_logits", "qk_nope"
-"""What a layer reports: the largest logits, and of latent attention the part of a head that does not turn."""
 
 type Path = tuple[str, ...]
 

@@ -6,6 +6,7 @@ Names, shapes and dtypes of all tensors are compared with the model's before the
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from dew.sampling.text import Sampling
 
 GENERATION = "generation_config.json"
+PREDICTING = ("num_nextn_predict_layers", "num_mtp_layers")
+"""Fields that say how many layers predict further tokens."""
 STACKED_EXPERTS = ".experts.gate_up_proj"
 HEAD, EMBEDDING = "lm_head/kernel", "params/embed_tokens/embedding"
 
@@ -113,6 +116,7 @@ def read_decoder(
     if any(name.endswith(STACKED_EXPERTS) for name in stored) and family.stacked:
         family = replace(family, rows=family.stacked)
     stored = renamed(family, unpacked(stored, config.get("quantization_config")))
+    stored = without_predictions(family, config, stored, folder)
     first = next(iter(stored.values())).numpy_dtype if stored else np.dtype("float32")
     storage = chosen("param_dtype", param_dtype, first)
     model = model_of(family, config, dtype=chosen("dtype", dtype, first), param_dtype=storage)
@@ -149,6 +153,26 @@ def renamed(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, Sto
     return named
 
 
+def without_predictions(
+    family: Family, config: Mapping[str, Any], stored: Mapping[str, StoredTensor], folder: Path
+) -> dict[str, StoredTensor]:
+    """The tensors without those of layers that predict further tokens, which stand behind the last layer.
+
+    Transformers passes over them too. Their number is told in a warning.
+    """
+    stated = [int(config.get(name) or 0) for name in PREDICTING if name in family.ignored]
+    layers = int(config.get("num_hidden_layers") or 0)
+    behind = tuple(f"model.layers.{layers + index}." for index in range(max(stated, default=0)))
+    kept = {name: tensor for name, tensor in stored.items() if not name.startswith(behind)}
+    if len(kept) < len(stored):
+        warnings.warn(
+            f"{folder} holds {len(stored) - len(kept)} tensors of layers that predict further tokens; they "
+            "are not read",
+            stacklevel=2,
+        )
+    return kept
+
+
 def read_variables(
     model: CausalTransformer, layout: Layout, stored: Mapping[str, StoredTensor], dtype: Any
 ) -> Variables:
@@ -163,17 +187,17 @@ def read_variables(
         {row.name for row in layout.family.rows if row.paths == (HEAD,)} if model.tie_embeddings else set()
     )
     head = refuse_others(held, stored, spare)
-    whole = leaf_shapes(model)
+    whole, wanted = leaf_shapes(model), leaf_dtypes(held, stored, dtype)
     flat: dict[str, jax.Array] = {}
     slices: dict[str, np.ndarray] = {}
     for each in held:
         parts = each.split(stored[each.name].read())
         for path, part in zip(each.paths, parts, strict=True):
-            wanted = dtype if path.startswith("params/") else np.float32
-            value = part if dtype is None else part.astype(wanted, copy=False)
+            value = part.astype(wanted[path], copy=False)
             if each.index is not None:
-                buffer = slices.setdefault(path, np.empty(whole[path], value.dtype))
-                buffer[each.index] = value
+                if path not in slices:
+                    slices[path] = np.empty(whole[path], value.dtype)
+                slices[path][each.index] = value
             elif path in flat:
                 _require_equal(each.name, flat[path], value)
             else:
@@ -183,6 +207,26 @@ def read_variables(
     if head is not None:
         _require_tied(head, flat[EMBEDDING])
     return unflatten_dict(flat, sep="/")
+
+
+def leaf_dtypes(held: list[Held], stored: Mapping[str, StoredTensor], dtype: Any) -> dict[str, np.dtype]:
+    """What each leaf is kept in: parameters in `dtype` or, for None, as stored; the rest in float32.
+
+    Raises:
+        ValueError: a leaf whose tensors are stored in several dtypes, and `dtype` is None.
+    """
+    found: dict[str, np.dtype] = {}
+    for each in held:
+        own = stored[each.name].numpy_dtype
+        for path in each.paths:
+            wanted = own if dtype is None else np.dtype(dtype)
+            wanted = wanted if path.startswith("params/") else np.dtype("float32")
+            if found.setdefault(path, wanted) != wanted:
+                raise ValueError(
+                    f"the tensor {each.name} is stored in {own}, and others of its kind in {found[path]}; "
+                    "name a param_dtype"
+                )
+    return found
 
 
 def refuse_others(

@@ -23,7 +23,7 @@ class ExpertGroups:
             2412.19437, section 2.1.2).
 
     Raises:
-        ValueError: a number below 1, or `keep` above `count`.
+        ValueError: a number below 1, `keep` above `count`, or an unknown rank.
     """
 
     count: int
@@ -31,6 +31,8 @@ class ExpertGroups:
     rank: GroupRank = "best"
 
     def __post_init__(self) -> None:
+        if self.rank not in ("best", "best_two"):
+            raise ValueError(f"mixture groups rank={self.rank!r} must be best or best_two")
         if self.count < 1 or not 1 <= self.keep <= self.count:
             raise ValueError(
                 f"mixture groups keep={self.keep} of count={self.count} must be at least 1 and at most count"

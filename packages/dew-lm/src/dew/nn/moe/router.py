@@ -13,7 +13,7 @@ from flax.typing import Dtype
 from jaxtyping import Array, Bool, Float
 
 from dew.nn.dense import fan_in_normal
-from dew.nn.moe.choice import Choice, best_experts, scores_of, weights_of
+from dew.nn.moe.choice import SMALLEST_SUM, Choice, best_experts, scores_of, weights_of
 from dew.nn.moe.config import Mixture
 from dew.nn.moe.routes import ROUTES, RouterRows, follow
 from dew.nn.sharding import named_axes
@@ -104,7 +104,7 @@ class Router(nn.Module):
         of_each = (chosen[..., None] == jnp.arange(self.mixture.num_experts)) & counts[..., None, None]
         shares = scores
         if self.mixture.scores == "sigmoid":
-            shares = scores / jnp.sum(scores, axis=-1, keepdims=True)
+            shares = scores / (jnp.sum(scores, axis=-1, keepdims=True) + SMALLEST_SUM)
         squared = jnp.square(jax.nn.logsumexp(logits, axis=-1))
         load = RoutingLoad(
             counts=jnp.sum(of_each, axis=(1, 2), dtype=jnp.int32),

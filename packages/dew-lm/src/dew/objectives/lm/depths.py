@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from dew.nn.backbones.causal_transformer.depths import present
-from dew.objectives.base import Mean
+from dew.objectives.base import Mean, mean_loss
 from dew.objectives.lm.routing import LMStatistics
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ class DepthTerm:
 
 def depth_mean(depths: Mean) -> jax.Array:
     """`(1 / D) sum T_k / M_k`; a depth without a target adds nothing."""
-    total, mass = jnp.asarray(depths.total), jnp.asarray(depths.mass)
-    live = mass > 0
-    return jnp.mean(jnp.where(live, total, 0) / jnp.where(live, mass, 1))
+    return jnp.mean(mean_loss(depths)[0])
 
 
 def depth_weights(weights: jax.Array, depths: int, segment_ids: jax.Array | None) -> jax.Array:

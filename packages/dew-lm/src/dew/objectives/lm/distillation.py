@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from dew.artifacts import Artifacts
-from dew.objectives.base import Aux, Batch, Mean, Objective, Prediction, Step, Variables
+from dew.objectives.base import Aux, Batch, Mean, Objective, Prediction, Step, Variables, mean_loss
 
 if TYPE_CHECKING:
     from dew.nn.stack import DecoderBank
@@ -140,9 +140,8 @@ class Distillation(Objective[Any, Any]):
             ValueError: vocabularies, rows or layer widths that differ.
         """
         student_layers, teacher_layers = self._layers
-        own = replace(step, ema=None if step.ema is None else students(step.ema))
         stats, aux, said = self.student.predict(
-            students(params), batch, own, train=True, layers=student_layers
+            students(params), batch, _own(step), train=True, layers=student_layers
         )
         held = jax.lax.stop_gradient(params[TEACHER])
         _, _, taught = self.teacher.predict(
@@ -167,15 +166,13 @@ class Distillation(Objective[Any, Any]):
 
     def evaluate(self, params: Variables, batch: Batch, step: Step) -> Artifacts | None:
         """The student's scores."""
-        own = replace(step, ema=None if step.ema is None else students(step.ema))
-        return self.student.evaluate(students(params), batch, own)
+        return self.student.evaluate(students(params), batch, _own(step))
 
     def preview(
         self, params: Variables, batch: Batch, step: Step, *, scored: Artifacts | None = None
     ) -> Artifacts | None:
         """The student's preview."""
-        own = replace(step, ema=None if step.ema is None else students(step.ema))
-        return self.student.preview(students(params), batch, own, scored=scored)
+        return self.student.preview(students(params), batch, _own(step), scored=scored)
 
     def pipeline(self, state: TrainState, *, ema: bool = True) -> Task:
         """The student as its task."""
@@ -232,5 +229,9 @@ def _weighted(weights: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def _ratios(mass: jax.Array | float, **totals: jax.Array | float) -> dict[str, jax.Array]:
-    active = jnp.asarray(mass) > 0
-    return {name: jnp.where(active, total, 0) / jnp.where(active, mass, 1) for name, total in totals.items()}
+    return {name: mean_loss(Mean(total, mass))[0] for name, total in totals.items()}
+
+
+def _own(step: Step) -> Step:
+    """The step as the student is told it."""
+    return replace(step, ema=None if step.ema is None else students(step.ema))

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, cast
 import jax
 import jax.numpy as jnp
 from flax import struct
+from flax.traverse_util import flatten_dict
 
+from dew.nn.backbones.causal_transformer.depths import depth_of, present
 from dew.nn.backbones.causal_transformer.indexer import INDEXER as INDEXER
 from dew.objectives.base import Mean, Variables, mean_loss
 from dew.objectives.lm.config import IndexerTraining
@@ -32,8 +34,8 @@ class IndexerScores:
     """How far the indexers are from the attention.
 
     Attributes:
-        divergence: [B, S] in nats, the mean over layers.
-        weights: [B, S] 1 where the query holds a token, 0 elsewhere.
+        divergence: [L, B, S] in nats, of every layer, prediction depths' included.
+        weights: [L, B, S] 1 where the query holds a token that the layer has, 0 elsewhere.
     """
 
     divergence: jax.Array
@@ -137,22 +139,29 @@ def of_indexer(path: tuple[str, ...]) -> bool:
     return INDEXER in path
 
 
-def indexer_scores(sown: Variables, counted: jax.Array | None) -> IndexerScores:
-    """The mean over the layers of what a forward pass reported.
+def indexer_scores(
+    sown: Variables, counted: jax.Array | None, segment_ids: jax.Array | None = None
+) -> IndexerScores:
+    """What the layers of a forward pass reported.
 
     Args:
         sown: the collections that came back.
         counted: [B, S], which queries hold a token; None for all.
+        segment_ids: [B, S], the document of each query, or None.
 
     Raises:
         ValueError: the model reported none.
     """
-    reported = cast("list[jax.Array]", jax.tree.leaves(sown.get(INDEXER, {})))
+    reported = cast("dict[tuple[str, ...], jax.Array]", flatten_dict(dict(sown.get(INDEXER, {}))))
     if not reported:
         raise ValueError(
             f"indexer=True needs a model whose attention layers sow divergence into {INDEXER!r}; leave it at "
             "False"
         )
-    divergence = jnp.mean(jnp.stack(reported), axis=0)
-    weights = jnp.ones(divergence.shape) if counted is None else counted.astype(jnp.float32)
-    return IndexerScores(divergence, weights)
+    divergence = jnp.stack(list(reported.values()))
+    held = jnp.ones(divergence.shape[1:], bool) if counted is None else counted
+    weights = [
+        held & present(depth, segment_ids, held.shape) if (depth := depth_of(path[0])) else held
+        for path in reported
+    ]
+    return IndexerScores(divergence, jnp.stack(weights).astype(jnp.float32))

@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from dew.nn.backbones.causal_transformer.spec import QK as QK
 from dew.objectives.base import Variables
+from dew.training.observations import MAXIMA, STILL
 
 if TYPE_CHECKING:
     from dew.nn.backbones.causal_transformer.mixers import MLA
@@ -22,10 +23,11 @@ def check_clippable(model: Decoder) -> None:
     Raises:
         ValueError: queries and keys are normalized after their projection.
     """
-    if getattr(model, "qk_norm", False):
+    norm = getattr(model, "qk_norm", False)
+    if norm:
         raise ValueError(
-            "qk_stats=True is for QK-Clip, which scales query and key kernels, and with qk_norm=True the "
-            "norms behind them undo that; set qk_norm=False, or optim.optimizer to 'muon'"
+            f"qk_stats=True is for QK-Clip, which scales query and key kernels, and with qk_norm={norm!r} "
+            "the norms behind them undo that; set qk_norm=False, or optim.optimizer to 'muon'"
         )
 
 
@@ -46,11 +48,11 @@ def logits_of(sown: Variables, mixer: MLA | None = None) -> Variables:
     if mixer is None:
         return sown[QK]
     flat = cast("dict[tuple[str, ...], Any]", flatten_dict(cast("dict[str, Any]", sown[QK])))
-    still = {(*path[:-1], "qk_nope"): jnp.asarray(mixer.qk_nope_head_dim, jnp.int32) for path in flat}
+    still = {(*path[:-1], STILL): jnp.asarray(mixer.qk_nope_head_dim, jnp.int32) for path in flat}
     return cast("Variables", unflatten_dict(flat | still))
 
 
 def largest_logit(qk_stats: Variables) -> jax.Array:
     """The largest logit of all layers, heads and rows."""
     flat = cast("dict[tuple[str, ...], Any]", flatten_dict(cast("dict[str, Any]", qk_stats)))
-    return jnp.max(jnp.stack([jnp.max(leaf[0]) for path, leaf in flat.items() if path[-1] == "max_logits"]))
+    return jnp.max(jnp.stack([jnp.max(leaf[0]) for path, leaf in flat.items() if path[-1] == MAXIMA]))

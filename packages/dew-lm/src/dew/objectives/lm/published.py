@@ -38,8 +38,7 @@ def published_fields(source: str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: no such folder or repository, or no `config.json` in it.
-        UnknownComponent: no installed package reads its architecture.
-        ValueError: a field that the decoder does not compute.
+        ValueError: an architecture or a field that the decoder does not compute.
     """
     from dew.interop.decoders.catalogue import family_of
     from dew.interop.decoders.translation import NUMERICS, model_of

@@ -36,7 +36,7 @@ class StepBalance:
     Attributes:
         counts: [L, E] int32, tokens sent to each expert.
         scores: [L, E] the sums of the scores' shares.
-        positions: scalar, counted positions.
+        positions: [L], counted positions.
     """
 
     counts: jax.Array
@@ -50,8 +50,9 @@ class LMStatistics:
 
     Attributes:
         tokens: of the cross entropy, over the counted targets.
-        balance: over the rows with a counted position, or sums over the step; None without a balance loss.
-        router_z: over counted positions; None without a router z-loss.
+        balance: over the rows with a counted position, totals and masses [L], or sums over the step; None
+            without a balance loss.
+        router_z: over counted positions, totals and masses [L]; None without a router z-loss.
     """
 
     tokens: Mean
@@ -120,17 +121,18 @@ class RouterTerms:
         every = [loads[path] for path in sorted(loads)]
         counts = jnp.stack([load.counts for load in every], axis=1)
         scores = jnp.stack([load.scores for load in every], axis=1)
-        positions = every[0].positions
+        # Not all routers count the same positions: a prediction depth lacks a document's first.
+        positions = jnp.stack([load.positions for load in every], axis=1)
         balance: Mean | StepBalance | None = None
         if self.aux_loss_alpha and self.seq_aux:
-            held = jnp.sum(positions > 0, dtype=jnp.float32)
-            balance = Mean(jnp.sum(_balance(counts, scores, positions[:, None], top_k)), held)
+            held = jnp.sum(positions > 0, axis=0, dtype=jnp.float32)
+            balance = Mean(jnp.sum(_balance(counts, scores, positions, top_k), axis=0), held)
         elif self.aux_loss_alpha:
-            balance = StepBalance(counts.sum(0), scores.sum(0), positions.sum())
+            balance = StepBalance(counts.sum(0), scores.sum(0), positions.sum(0))
         router_z = None
         if self.router_z_loss > 0:
-            squares = sum(jnp.sum(load.log_partition) for load in every)
-            router_z = Mean(squares, positions.sum(dtype=jnp.float32))
+            squares = jnp.stack([jnp.sum(load.log_partition) for load in every])
+            router_z = Mean(squares, positions.sum(0, dtype=jnp.float32))
         return LMStatistics(tokens, balance, router_z)
 
     def reduced(self, stats: LMStatistics, top_k: int) -> tuple[jax.Array, jax.Array]:
@@ -141,30 +143,30 @@ class RouterTerms:
                 balanced = jnp.sum(_balance(counts, scores, positions, top_k))
                 value, active = (
                     value + cast("float", self.aux_loss_alpha) * balanced,
-                    active | (positions > 0),
+                    active | jnp.any(positions > 0),
                 )
             case Mean():
-                balanced, routed = mean_loss(stats.balance)
+                balanced, routed = _summed_means(stats.balance)
                 value, active = value + cast("float", self.aux_loss_alpha) * balanced, active | routed
             case None:
                 pass
         if stats.router_z is not None:
-            squared, routed = mean_loss(stats.router_z)
+            squared, routed = _summed_means(stats.router_z)
             value, active = value + self.router_z_loss * squared, active | routed
         return value, active
 
     def moved(self, variables: Variables, counts: Variables) -> Variables:
-        """The biases after a commit: each a step of `balance_rate` towards the mean load.
+        """The biases after a commit: each that has a load, a step of `balance_rate` towards the mean.
 
         Args:
             variables: the complete variables.
-            counts: [E] int32 of each router, summed over the window, nested like its bias.
+            counts: [E] int32 of each router that was computed, summed over the window, nested like its bias.
         """
         assert self.balance_rate is not None, "effects are emitted with a balance_rate alone"
         biases = _flat(variables[STATE])
         loads = _flat(counts)
-        steps = {path: bias + self.balance_rate * _below_mean(loads[path]) for path, bias in biases.items()}
-        return {STATE: unflatten_dict(steps)}
+        steps = {path: biases[path] + self.balance_rate * _below_mean(load) for path, load in loads.items()}
+        return {STATE: unflatten_dict({**biases, **steps})}
 
 
 def loads_of(sown: Variables) -> Loads:
@@ -175,6 +177,12 @@ def loads_of(sown: Variables) -> Loads:
 def counted(loads: Loads) -> Variables:
     """The tokens each expert got, nested like the routers' biases."""
     return unflatten_dict({(*path, "bias"): load.counts.sum(0) for path, load in loads.items()})
+
+
+def _summed_means(terms: Mean) -> tuple[jax.Array, jax.Array]:
+    """The sum over routers of their means, [L] totals and masses, and whether any has support."""
+    means, active = mean_loss(terms)
+    return jnp.sum(means), jnp.any(active)
 
 
 def _balance(counts: jax.Array, scores: jax.Array, positions: jax.Array, top_k: int) -> jax.Array:

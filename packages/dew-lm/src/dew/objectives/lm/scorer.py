@@ -124,13 +124,14 @@ class TokenScorer(Objective[Mean | LMStatistics | DepthStatistics | IndexedStati
         )
         result: Any = read(method="hidden_states", **told)
         hidden, sown = result if opened else (result, {})
-        found = None
-        if indexer:
-            found = indexer_scores(sown, counted_ids(tokens, pad_id=self.pad_id, segment_ids=segment_ids))
-        ahead: Any = read(hidden, method="mtp_hidden_states") if depths else ()
+        ahead: Any = read(hidden, method="mtp_hidden_states", **told) if depths else ()
         if depths and opened:
             ahead, more = ahead
             sown = with_reports(sown, more)
+        found = None
+        if indexer:
+            counted = counted_ids(tokens, pad_id=self.pad_id, segment_ids=segment_ids)
+            found = indexer_scores(sown, counted, documents)
         losses, log_partition, correct = self._head(variables, hidden, tokens[:, 1:])
         weights = target_weights(
             tokens, pad_id=self.pad_id, segment_ids=segment_ids, roles=roles, loss_role=self.loss_role

@@ -9,7 +9,7 @@ from dew.interop.decoders.exact import inverse_root, root_of
 from dew.interop.decoders.families.gemma import EMBEDDING_SCALE, TANH
 from dew.interop.decoders.family import Family, Field, Group
 from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, kv_heads, tied
-from dew.interop.decoders.rotary_fields import LONGEST, longest, scaling_of, written_scaling
+from dew.interop.decoders.rotary_fields import LONGEST, longest, scaling_of, spelled_out, written_scaling
 from dew.interop.decoders.window_fields import FULL, SLIDING, every, windows_by_layer
 from dew.nn.backbones.causal_transformer import CausalTransformer
 
@@ -29,7 +29,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"config.json rope_parameters {SLIDING}={local}: layers with a window are not scaled"
         )
-    whole = dict(by_kind.get(FULL) or {}) | dict(config.get("rope_scaling") or {})
+    whole = spelled_out({**config, "rope_parameters": by_kind.get(FULL)})
     theta = whole.pop("rope_theta", None) or config.get("rope_theta") or GLOBAL
     own |= {"rope_theta": float(theta), "rotary.scaling": scaling_of(whole, config)}
     return own | ({"rotary.local_theta": float(local_theta)} if own.get("sliding_window") else {})

@@ -68,7 +68,7 @@ class Biases:
     Attributes:
         qkv: queries, keys and values.
         output: attention's output.
-        mlp: the feed-forward block's projections.
+        mlp: projections of feed-forward blocks; a mixture's blocks have `expert_bias` of their own.
     """
 
     qkv: bool = False

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
+from dew.nn.backbones.causal_transformer.sizes import feed_forward_width
 from dew.nn.mlp import PLAIN
 
 if TYPE_CHECKING:
@@ -18,25 +17,27 @@ def active_weights(model: CausalTransformer) -> int:
     The vocabulary head counts, tied or not, the embedding's look-up does not; of a mixture's experts those
     that the token chose, the shared one and the router.
     """
+    layers = sum(_layer_weights(model, experts=plan.experts) for plan in model.plans)
+    return layers + model.hidden_size * model.vocab_size
+
+
+def _layer_weights(model: CausalTransformer, *, experts: bool) -> int:
     width, heads = model.hidden_size, model.num_heads + model.kv_heads
     if model.mixer is None:
         attention = 2 * width * heads * model.head_width
     else:
         attention = model.mixer.weights(width, model.num_heads)
-    total = model.num_layers * attention + width * model.vocab_size
     inner = model.intermediate_size or feed_forward_width(width, model.activation)
     products = 2 if model.activation in PLAIN else 3
-    for layer in range(model.num_layers):
-        mixture = model.mixture
-        if mixture is None or not mixture.at(layer):
-            total += products * width * inner
-        else:
-            each = products if mixture.gate is None else 3
-            expert = each * width * (mixture.intermediate_size or inner)
-            total += mixture.top_k * expert + width * mixture.num_experts
-            if mixture.shared is not None:
-                total += products * width * mixture.shared.intermediate_size + width * mixture.shared.gated
-    return total
+    mixture = model.mixture
+    if mixture is None or not experts:
+        return attention + products * width * inner
+    each = products if mixture.gate is None else 3
+    expert = each * width * (mixture.intermediate_size or inner)
+    mixed = mixture.top_k * expert + width * mixture.num_experts
+    if mixture.shared is not None:
+        mixed += products * width * mixture.shared.intermediate_size + width * mixture.shared.gated
+    return attention + mixed
 
 
 def seen_keys(length: int, window: int | None, *, causal: bool) -> int:
@@ -58,8 +59,8 @@ def forward_macs(model: CausalTransformer, length: int) -> int:
     attention has `H (D + V)` for a key, V a value's width, and an indexer its own products with every key,
     beside those of attention with the keys it selects.
     """
-    spans = windows(model.num_layers, model.sliding_window, model.sliding_layers)
-    return length * active_weights(model) + sum(_pair_macs(model, length, span) for span in spans)
+    pairs = sum(_pair_macs(model, length, plan.window) for plan in model.plans)
+    return length * active_weights(model) + pairs
 
 
 def _pair_macs(model: CausalTransformer, length: int, window: int | None) -> int:
@@ -77,15 +78,6 @@ def depths_macs(model: CausalTransformer, length: int) -> int:
 
     Each has a layer like the last, the projection of two halves and the shared head.
     """
-    depths, last = model.num_nextn_predict_layers, model.plans[-1]
-    if not depths:
-        return 0
-    mixture = replace(model.mixture, layers=None) if model.mixture is not None and last.experts else None
-    one = model.clone(
-        num_layers=1,
-        num_nextn_predict_layers=0,
-        sliding_window=last.window,
-        sliding_layers=None,
-        mixture=mixture,
-    )
-    return depths * (forward_macs(one, length) + length * 2 * model.hidden_size**2)
+    last, width = model.plans[-1], model.hidden_size
+    weights = _layer_weights(model, experts=last.experts) + width * model.vocab_size + 2 * width**2
+    return model.num_nextn_predict_layers * (length * weights + _pair_macs(model, length, last.window))

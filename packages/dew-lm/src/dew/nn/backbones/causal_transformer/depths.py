@@ -25,6 +25,7 @@ from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.layer import DecoderLayer
 from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
 from dew.nn.dense import Dense
+from dew.nn.moe.routes import RouterRows
 from dew.nn.tokens import split_tokens
 
 ABSENT = -1
@@ -66,9 +67,10 @@ class PredictionDepth(nn.Module):
         previous: Float[Array, "B S E"],
         angles: Angles,
         segment_ids: Int[Array, "B S"] | None,
+        routing: RouterRows | None = None,
     ) -> Float[Array, "B S E"]:
         """The states at every token, from its embedding and the state before it of the depth before."""
-        return self.norm(self.block(self._joined(embedded, previous), angles, segment_ids))
+        return self.norm(self.block(self._joined(embedded, previous), angles, segment_ids, routing))
 
     def decode(
         self,
@@ -95,6 +97,7 @@ def all_depths(
     hidden: Float[Array, "B S E"],
     angles: Angles,
     segment_ids: Int[Array, "B S"] | None,
+    counted: Bool[Array, "B S"] | None = None,
 ) -> tuple[Float[Array, "B S E"], ...]:
     """The states of every depth, each at all tokens; where it does not exist they mean nothing.
 
@@ -104,13 +107,16 @@ def all_depths(
         hidden: the decoder's own states.
         angles: of the rotation, at the tokens' own positions.
         segment_ids: the document of each token.
+        counted: the tokens that routers report, of those at which a depth exists; None for all.
     """
     states: list[jax.Array] = []
     previous = hidden
     for index, depth in enumerate(depths):
         exists = present(index + 1, segment_ids, hidden.shape[:2])
         segments = jnp.ones(exists.shape, jnp.int32) if segment_ids is None else segment_ids
-        previous = depth(embedded, shifted(previous), angles, jnp.where(exists, segments, ABSENT))
+        segments = jnp.where(exists, segments, ABSENT)
+        routing = RouterRows(exists if counted is None else exists & counted)
+        previous = depth(embedded, shifted(previous), angles, segments, routing)
         states.append(previous)
     return tuple(states)
 
@@ -121,6 +127,12 @@ def present(depth: int, segment_ids: Int[Array, "B S"] | None, shape: tuple[int,
         return jnp.broadcast_to(jnp.arange(shape[1]) >= depth, shape)
     before = jnp.pad(segment_ids, ((0, 0), (depth, 0)), constant_values=ABSENT)[:, : shape[1]]
     return before == segment_ids
+
+
+def depth_of(module: str) -> int:
+    """The depth, from 1, whose module is called so; 0 for what is none."""
+    index = module.removeprefix("depths_")
+    return int(index) + 1 if index != module else 0
 
 
 def shifted(states: Float[Array, "B S E"]) -> Float[Array, "B S E"]:

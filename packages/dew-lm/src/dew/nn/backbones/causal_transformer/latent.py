@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from dew.nn.attention import logit_maxima, scaled_dot_product_attention
 from dew.nn.attention.masks import allowed_keys
+from dew.nn.backbones.causal_transformer.attending import Attending
 from dew.nn.backbones.causal_transformer.cache import LayerCache, capacity_of, write
-from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.indexer import (
     INDEXER,
     Index,
@@ -29,7 +27,7 @@ from dew.nn.backbones.causal_transformer.indexer import (
     selected_keys,
 )
 from dew.nn.backbones.causal_transformer.mixers import MLA
-from dew.nn.backbones.causal_transformer.spec import QK, Angles, LayerSpec
+from dew.nn.backbones.causal_transformer.spec import Angles
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
@@ -53,16 +51,11 @@ class Parts(NamedTuple):
     indexed: Index | None
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(Attending):
     """Latent attention over the tokens given or over a cache of latent vectors.
 
-    Attributes:
-        spec: sizes and numerics; `bias.qkv` is for the projections to latent vectors.
-        plan: what is this layer's own.
+    `spec.bias.qkv` is for the projections to latent vectors.
     """
-
-    spec: LayerSpec
-    plan: LayerPlan
 
     @property
     def mixer(self) -> MLA:
@@ -101,7 +94,7 @@ class LatentAttention(nn.Module):
     ) -> Float[Array, "B T E"]:
         parts = self._project(x, angles)
         key, value = self._expanded(parts.latent, parts.turned)
-        self._report(parts.query, key, segment_ids)
+        self.report(parts.query, key, segment_ids)
         chosen = None
         if parts.indexed is not None:
             length = x.shape[1]
@@ -117,10 +110,10 @@ class LatentAttention(nn.Module):
             seen = selected_keys(scores, allowed, self.mixer.index_topk)
             self._compare(parts.query, key, scores, seen)
             chosen = None if self.mixer.index_topk is None else seen[:, None]
-        mixed = self._attention()(
+        mixed = self.attention()(
             parts.query, key, value, mask=chosen, query_segment_ids=segment_ids, key_segment_ids=segment_ids
         )
-        return self._output(mixed)
+        return self.output(mixed)
 
     def decode(
         self,
@@ -151,9 +144,9 @@ class LatentAttention(nn.Module):
             )
             scores = index_scores(parts.indexed, held["index"], precision=self.spec.precision)
             chosen = selected_keys(scores, allowed, self.mixer.index_topk)[:, None]
-        attend = partial(self._attention(), mask=chosen, query_positions=positions, key_positions=slots)
+        attend = partial(self.attention(), mask=chosen, query_positions=positions, key_positions=slots)
         mix = self._absorbed if self._absorbs(x.shape[1], capacity) else self._unfolded
-        return self._output(mix(attend, parts.query, held["latent"], held["turned"])), cache
+        return self.output(mix(attend, parts.query, held["latent"], held["turned"])), cache
 
     def _project(self, x: jax.Array, angles: Angles) -> Parts:
         mixer, still = self.mixer, self.mixer.qk_nope_head_dim
@@ -222,23 +215,6 @@ class LatentAttention(nn.Module):
         """Attention to the keys and values that the latent vectors expand to."""
         return attend(query, *self._expanded(latent, turned))
 
-    def _report(self, query: jax.Array, key: jax.Array, segment_ids: jax.Array | None) -> None:
-        if not self.is_mutable_collection(QK) or self.is_initializing():
-            return
-        if segment_ids is not None:
-            # Padding, segment 0, is nobody's query: zeros stand below whatever QK-Clip would act on.
-            query = jnp.where(segment_ids[:, :, None, None] == 0, 0, query)
-        maxima = logit_maxima(
-            query,
-            key,
-            causal=self.spec.causal,
-            window=self.plan.window,
-            segment_ids=segment_ids,
-            scale=self.plan.scale,
-            precision=self.spec.precision,
-        )
-        self.sow(QK, "max_logits", maxima)
-
     def _compare(self, query: jax.Array, key: jax.Array, scores: jax.Array, seen: jax.Array) -> None:
         if not self.is_mutable_collection(INDEXER) or self.is_initializing():
             return
@@ -252,17 +228,6 @@ class LatentAttention(nn.Module):
         )
         found = divergence(share, scores, seen)
         self.sow(INDEXER, "divergence", found, reduce_fn=lambda _, last: last, init_fn=lambda: found)
-
-    def _attention(self) -> Callable[..., jax.Array]:
-        return partial(
-            scaled_dot_product_attention,
-            causal=self.spec.causal,
-            window=self.plan.window,
-            scale=self.plan.scale,
-            softcap=self.spec.softcap,
-            implementation=self.spec.attention_impl,
-            precision=self.spec.precision,
-        )
 
     def _output(self, mixed: jax.Array) -> jax.Array:
         return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))

@@ -5,7 +5,6 @@ Dimensions: B rows, T queries, C cache slots, H query heads, K key heads, D head
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -13,11 +12,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from dew.nn.attention import logit_maxima, scaled_dot_product_attention
+from dew.nn.backbones.causal_transformer.attending import Attending
 from dew.nn.backbones.causal_transformer.cache import LayerCache, by_slot, capacity_of, write
 from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.latent import LatentAttention
-from dew.nn.backbones.causal_transformer.spec import QK, Angles, LayerSpec
+from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import FeedForward
 from dew.nn.moe.layer import MixtureOfExperts
@@ -27,16 +26,8 @@ from dew.nn.sharding import named_axes
 from dew.nn.tokens import split_tokens
 
 
-class SelfAttention(nn.Module):
-    """Grouped-query attention over the tokens given or over a cache.
-
-    Attributes:
-        spec: sizes and numerics.
-        plan: what is this layer's own.
-    """
-
-    spec: LayerSpec
-    plan: LayerPlan
+class SelfAttention(Attending):
+    """Grouped-query attention over the tokens given or over a cache."""
 
     def setup(self) -> None:
         spec = self.spec
@@ -63,11 +54,11 @@ class SelfAttention(nn.Module):
         self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
     ) -> Float[Array, "B T E"]:
         query, key, value = self._project(x, angles)
-        self._report(query, key, segment_ids)
-        mixed = self._attention()(
+        self.report(query, key, segment_ids)
+        mixed = self.attention(self.sinks if self.spec.sinks else None)(
             query, key, value, query_segment_ids=segment_ids, key_segment_ids=segment_ids
         )
-        return self._output(mixed)
+        return self.output(mixed)
 
     def decode(
         self,
@@ -82,14 +73,14 @@ class SelfAttention(nn.Module):
         cache = write(cache, {"key": key, "value": value}, positions=positions, valid=valid)
         capacity = capacity_of(cache)
         slots = jnp.broadcast_to(jnp.arange(capacity), (x.shape[0], capacity))
-        mixed = self._attention()(
+        mixed = self.attention(self.sinks if self.spec.sinks else None)(
             query,
             by_slot(cache["key"]).astype(query.dtype),
             by_slot(cache["value"]).astype(query.dtype),
             query_positions=positions,
             key_positions=slots,
         )
-        return self._output(mixed), cache
+        return self.output(mixed), cache
 
     def _project(self, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
         query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
@@ -104,37 +95,8 @@ class SelfAttention(nn.Module):
         table = angles[self.plan.angles]
         return turn(query, *table), turn(key, *table), value
 
-    def _report(self, query: jax.Array, key: jax.Array, segment_ids: jax.Array | None) -> None:
-        if not self.is_mutable_collection(QK) or self.is_initializing():
-            return
-        if segment_ids is not None:
-            # Padding, segment 0, is nobody's query: zeros stand below whatever QK-Clip would act on.
-            query = jnp.where(segment_ids[:, :, None, None] == 0, 0, query)
-        maxima = logit_maxima(
-            query,
-            key,
-            causal=self.spec.causal,
-            window=self.plan.window,
-            segment_ids=segment_ids,
-            scale=self.plan.scale,
-            precision=self.spec.precision,
-        )
-        self.sow(QK, "max_logits", maxima)
-
     def _split(self, x: jax.Array) -> jax.Array:
         return split_tokens(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)
-
-    def _attention(self) -> Callable[..., jax.Array]:
-        return partial(
-            scaled_dot_product_attention,
-            causal=self.spec.causal,
-            window=self.plan.window,
-            scale=self.plan.scale,
-            softcap=self.spec.softcap,
-            sinks=self.sinks if self.spec.sinks else None,
-            implementation=self.spec.attention_impl,
-            precision=self.spec.precision,
-        )
 
     def _output(self, mixed: jax.Array) -> jax.Array:
         return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))

@@ -37,8 +37,10 @@ from dew.nn.backbones.causal_transformer.layer import DecoderLayer
 from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
+    check_biases,
     check_depths,
     check_heads,
+    check_learned,
     check_mixer,
     check_parts,
     check_rotary,
@@ -173,6 +175,9 @@ class CausalTransformer(nn.Module):
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
         if self.position == "rotary":
             check_rotary(self.rotary, self._turning_width, self.sliding_window)
+        else:
+            check_learned(self.rotary, self.rope_theta, type(self).rope_theta)
+        check_biases(self.bias, experts=self._with_experts)
         check_attention(
             activation=self.activation,
             window=self.sliding_window,
@@ -215,10 +220,16 @@ class CausalTransformer(nn.Module):
                 window=span,
                 angles=self._angles_at(index, span),
                 scale=factor * self.scales.of_scores(self.head_width, index),
-                experts=self.mixture is not None and self.mixture.at(index),
+                experts=experts,
             )
-            for index, span in enumerate(spans)
+            for index, (span, experts) in enumerate(zip(spans, self._with_experts, strict=True))
         )
+
+    @property
+    def _with_experts(self) -> tuple[bool, ...]:
+        """Which layers have experts."""
+        mixture = self.mixture
+        return tuple(mixture is not None and mixture.at(layer) for layer in range(self.num_layers))
 
     def _angles_at(self, layer: int, window: int | None) -> str | None:
         if self.position != "rotary" or not self.rotary.at(layer):
@@ -347,6 +358,7 @@ class CausalTransformer(nn.Module):
         train: bool = False,
         positions: Int[Array, "B S"] | None = None,
         segment_ids: Int[Array, "B S"] | None = None,
+        routing: RouterRows | None = None,
     ) -> tuple[Float[Array, "B S E"], ...]:
         """What the head reads of every prediction depth, first to last; see `causal_transformer.depths`.
 
@@ -358,11 +370,13 @@ class CausalTransformer(nn.Module):
             train: as in `hidden_states`.
             positions: as in `hidden_states`.
             segment_ids: as in `hidden_states`.
+            routing: as in `hidden_states`; its routes are the decoder's own layers'.
         """
         if positions is None:
             positions = jnp.arange(tokens.shape[1])[None]
         embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
-        return all_depths(self.depths, embedded, hidden, self._angles(positions), segment_ids)
+        counted = None if routing is None else routing.counted
+        return all_depths(self.depths, embedded, hidden, self._angles(positions), segment_ids, counted)
 
     def mtp_decode(
         self,

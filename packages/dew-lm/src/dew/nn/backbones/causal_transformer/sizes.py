@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dew.nn.backbones.causal_transformer.config import BLOCKS, Rotary
+from dew.nn.backbones.causal_transformer.config import BLOCKS, Biases, Rotary
 from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.mlp import ACTIVATIONS, PLAIN
 from dew.nn.norms import NORMS
@@ -102,6 +102,31 @@ def check_parts(*, block: str, norm_kind: str, qk_norm: object, position: str) -
     for name, (value, known) in choices.items():
         if value not in known:
             raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, known))}")
+
+
+def check_learned(rotary: Rotary, theta: float, usual: float) -> None:
+    """Refuse settings of a rotation where positions are learned vectors.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if rotary != Rotary():
+        raise ValueError(f"rotary={rotary} with position='learned', which turns nothing; leave rotary unset")
+    if theta != usual:
+        raise ValueError(f"rope_theta={theta} with position='learned', which turns nothing; leave it unset")
+
+
+def check_biases(bias: Biases, *, experts: Sequence[bool]) -> None:
+    """Refuse biases of feed-forward blocks where every layer has experts.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if bias.mlp and all(experts):
+        raise ValueError(
+            "bias.mlp=True with a mixture in every layer, so no block has one; set mixture.expert_bias, or "
+            "leave it False"
+        )
 
 
 def check_rotary(rotary: Rotary, head_width: int, window: int | None) -> None:

@@ -1,0 +1,72 @@
+"""What the mixers of a layer share: the call of attention, what it reports, and the way back to the stream.
+
+Dimensions: B rows, T queries, H query heads, K key heads, D width of a query and a key, V of a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from dew.nn.attention import logit_maxima, scaled_dot_product_attention
+from dew.nn.backbones.causal_transformer.config import LayerPlan
+from dew.nn.backbones.causal_transformer.spec import QK, LayerSpec
+from dew.nn.tokens import split_tokens
+
+
+class Attending(nn.Module):
+    """A mixer of tokens by attention; a subclass makes the projections, `o_proj` among them.
+
+    Attributes:
+        spec: sizes and numerics.
+        plan: what is this layer's own.
+    """
+
+    spec: LayerSpec
+    plan: LayerPlan
+
+    def attention(self, sinks: Float[Array, " H"] | None = None) -> Callable[..., jax.Array]:
+        """Attention with the layer's own settings, of a query, a key, a value and what restricts them."""
+        return partial(
+            scaled_dot_product_attention,
+            causal=self.spec.causal,
+            window=self.plan.window,
+            scale=self.plan.scale,
+            softcap=self.spec.softcap,
+            sinks=sinks,
+            implementation=self.spec.attention_impl,
+            precision=self.spec.precision,
+        )
+
+    def report(
+        self,
+        query: Float[Array, "B T H D"],
+        key: Float[Array, "B T K D"],
+        segment_ids: Int[Array, "B T"] | None,
+    ) -> None:
+        """Sow the largest attention logits where they are asked for."""
+        if not self.is_mutable_collection(QK) or self.is_initializing():
+            return
+        if segment_ids is not None:
+            # Padding (segment 0) and what a prediction depth lacks (below) are nobody's query: zeros stand
+            # under whatever QK-Clip would act on.
+            query = jnp.where(segment_ids[:, :, None, None] <= 0, 0, query)
+        maxima = logit_maxima(
+            query,
+            key,
+            causal=self.spec.causal,
+            window=self.plan.window,
+            segment_ids=segment_ids,
+            scale=self.plan.scale,
+            precision=self.spec.precision,
+        )
+        self.sow(QK, "max_logits", maxima)
+
+    def output(self, mixed: Float[Array, "B T H V"]) -> Float[Array, "B T E"]:
+        """The mixed values projected to the stream's width."""
+        return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))
