@@ -18,7 +18,7 @@ os.environ.setdefault("WANDB_MODE", "offline")
 
 MAPS = Path("/proc/self/maps")
 MANY_MAPS = 20_000
-"""Linux allows a process 65,530 mappings, and every compiled program takes some for as long as it is cached."""
+"""Linux allows a process 65,530 mappings, and a compiled program takes some for as long as it is cached."""
 
 
 @pytest.fixture(scope="module", autouse=True)
