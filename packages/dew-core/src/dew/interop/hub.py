@@ -32,9 +32,11 @@ def downloaded(repository: str, revision: str | None) -> Path:
             f"reading {repository} from the Hub needs huggingface-hub: pip install 'dew-core[hf]'",
             name="huggingface_hub",
         ) from error
-    patterns = {"allow_patterns": list(FETCHED), "ignore_patterns": list(COPIES)}
+    fetched, copies = list(FETCHED), list(COPIES)
     try:
-        return Path(snapshot_download(repository, revision=revision, **patterns))
+        return Path(
+            snapshot_download(repository, revision=revision, allow_patterns=fetched, ignore_patterns=copies)
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError) as error:
         at = "" if revision is None else f" at revision={revision!r}"
         raise FileNotFoundError(
