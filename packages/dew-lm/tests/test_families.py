@@ -192,8 +192,7 @@ SHAPED = set(cases.SHAPES)
 @pytest.mark.parametrize("kind", NEEDED)
 def test_every_field_of_a_scaling_has_an_alteration(kind):
     read = {SPELLED[each] for each in (*NEEDED[kind], *OPTIONAL.get(kind, ()))}
-    # Of longrope transformers takes the ratio of the two lengths instead of a factor that stands beside them.
-    read -= {"dynamic": {"original_max_position_embeddings"}, "longrope": {"factor"}}.get(kind, set())
+    read -= {"original_max_position_embeddings"} if kind == "dynamic" else set()
     found: set[str] = set()
     for case in cases.CASES.values():
         base = case.fields.get("rope_scaling") or {}
