@@ -27,9 +27,9 @@ MASK = MultiBlock(targets=2).build((6, 6))
 KEY = jax.random.key(7)
 
 
-def objective(**fields):
-    encoder = JepaEncoder(SHAPE[:2], 1, patch_size=2, hidden_size=16, num_layers=2, num_heads=2)
-    predictor = JepaPredictor((6, 6), 16, hidden_size=8, num_layers=2, num_heads=2)
+def objective(*, layers=2, **fields):
+    encoder = JepaEncoder(SHAPE[:2], 1, patch_size=2, hidden_size=16, num_layers=layers, num_heads=2)
+    predictor = JepaPredictor((6, 6), 16, hidden_size=8, num_layers=layers, num_heads=2)
     return JepaObjective(encoder, predictor, MASK, Field("image", SHAPE), **fields)
 
 
@@ -43,7 +43,7 @@ class TestContract(ObjectiveContract):
     stochastic = True
 
     def objective(self):
-        return objective()
+        return objective(layers=1)
 
     def batch(self, rows):
         return {"image": IMAGES[:rows], "label": np.arange(rows, dtype=np.int32)}
