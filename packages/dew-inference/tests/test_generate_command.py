@@ -331,6 +331,19 @@ def test_a_policy_from_the_command_line_replaces_a_published_models_chain(publis
     assert capsys.readouterr().out == f"def {greedy}\n"
 
 
+def test_a_length_of_prompt_and_response_leaves_the_same_whatever_is_drawn_together(
+    published, tmp_path, capsys
+):
+    folder = tmp_path / "copy"
+    shutil.copytree(published, folder)
+    (folder / "generation_config.json").write_text('{"max_length": 12}')
+    for batch in ("1", "3"):
+        words = ["def run", "x", "if", "--batch", batch, "--seed", "3", "--output", "-"]
+        generate(str(folder), *words)
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [len(each["tokens"]) for each in lines] == [5, 5, 5]
+
+
 def test_what_a_published_model_cannot_do_is_refused_before_it_is_opened(
     published, unopened, tmp_path, capsys
 ):

@@ -56,7 +56,7 @@ class Criteria:
         for part in self.parts:
             fired = part(state, drawn)
             ended = ended | fired
-            if not getattr(part, "budget", False):
+            if not getattr(part, "cuts_off", False):
                 terminated = terminated | fired
         return ended, terminated
 
