@@ -128,6 +128,24 @@ def test_a_number_of_documents_is_held_out_by_the_smallest_hashes():
     assert HeldOut(fraction=0.5).of(hashes).tolist() == [True, True, False, True]
 
 
+def test_copies_of_the_last_held_out_document_are_held_out_too(tmp_path):
+    hashes = np.asarray([5, 1, 5, 2, 5], np.uint64)
+    assert HeldOut(fraction=0, documents=2).of(hashes).tolist() == [False, True, False, True, False]
+    assert HeldOut(fraction=0, documents=3).of(hashes).all()
+    path = jsonl(tmp_path / "a.jsonl", TEXTS * 2)
+    tokenize(path, "--document-end", 0, "--val-documents", 5, out=tmp_path / "c")
+    train, val = (documents(tmp_path / "c", split) for split in ("train", "val"))
+    assert not {bytes(each) for each in train} & {bytes(each) for each in val} and len(val) == 6
+
+
+def test_no_document_and_none_to_train_on_are_told_apart(tmp_path, capsys):
+    empty = jsonl(tmp_path / "empty.jsonl", ["", ""])
+    assert "no source holds a document with text" in refused(capsys, empty, out=tmp_path / "c")
+    one = jsonl(tmp_path / "one.jsonl", ["only"])
+    said = refused(capsys, one, "--val-documents", 1, out=tmp_path / "d")
+    assert "all 1 documents would be held out for validation" in said
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, workers):
     words = [str(jsonl(tmp_path / "a.jsonl")), "--tokenizer", TOKENIZER, "--val-documents", "4"]
