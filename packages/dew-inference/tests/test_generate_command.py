@@ -359,6 +359,19 @@ def test_what_a_published_model_cannot_do_is_refused_before_it_is_opened(
 def test_arguments_of_runs_are_refused_for_a_published_model(published):
     with pytest.raises(ValueError, match="step=3 belongs to a run"):
         dew.pipeline(published, step=3)
+    with pytest.raises(ValueError, match="ema=False belongs to a run"):
+        dew.pipeline(published, ema=False)
+
+
+def test_live_weights_of_a_published_model_are_refused_on_the_command_line(published, capsys):
+    assert generate(published, "x", "--no-ema") == 2
+    assert "ema=False belongs to a run" in capsys.readouterr().err
+
+
+def test_a_folder_has_no_revision_whatever_it_holds(run, published):
+    for folder in (run, published):
+        with pytest.raises(ValueError, match="revision='main' is a repository's, and .* as a folder"):
+            dew.pipeline(folder, revision="main")
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):

@@ -38,9 +38,9 @@ def pipeline(
         layout: where parameters stand on `mesh`.
         dtype: computes; None keeps a run's and is float32 for a published model, "auto" keeps the stored one.
         param_dtype: stores, likewise.
-        ema: the averaged weights; False takes the live ones.
-        step: the checkpoint; None takes the newest.
-        revision: refused; a run's folder has none.
+        ema: a run's averaged weights; False takes the live ones.
+        step: a run's checkpoint; None takes the newest.
+        revision: refused; a folder has none.
 
     Raises:
         FileNotFoundError: `source` is no such folder.
@@ -50,15 +50,14 @@ def pipeline(
         >>> task = dew.pipeline("runs/lm-20261129-120000")
         >>> task("def ", 64, seed=0).text
     """
+    directory = os.fspath(source)
     if revision is not None:
         raise ValueError(
-            f"revision={revision!r} belongs to a published model; a run's folder has no revisions"
+            f"revision={revision!r} is a repository's, and {directory} is read as a folder; leave it out"
         )
-    directory = os.fspath(source)
     if is_published(directory):
-        return open_published(
-            directory, dtype=dtype, param_dtype=param_dtype, mesh=mesh, layout=layout, step=step
-        )
+        of_runs = {"mesh": mesh, "layout": layout, "step": step, "ema": None if ema else False}
+        return open_published(directory, dtype=dtype, param_dtype=param_dtype, **of_runs)
     task: Any = tasks.get(task_component(directory).name)
     return task.from_run(
         directory, mesh=mesh, layout=layout, dtype=dtype, param_dtype=param_dtype, ema=ema, step=step
