@@ -180,10 +180,12 @@ def _drafted(
         states, _ = ops.depth(
             depth, drafting.caches[depth - 1], jnp.stack(tokens, axis=1), before, positions, valid
         )
-        law = weighed(prefixes[-1], ops.logits(states[:, -1]), transform)
+        logits = ops.logits(states[:, -1])
+        law = weighed(prefixes[-1], logits, transform)
         token = _drawn(keys[depth], law.log_probs, certain=transform.certain)
         offered.append(goes_on & (law.fault == SOUND))
-        goes_on = offered[-1] & (jnp.exp(loop.pick(law.log_probs, token)) >= confidence)
+        belief = weighed(prefixes[-1], logits, transform.weighing).log_probs
+        goes_on = offered[-1] & (jnp.exp(loop.pick(belief, token)) >= confidence)
         laws.append(law.log_probs)
         tokens.append(token)
         prefixes.append(loop.commit(prefixes[-1], prefixes[-1].step, token, active))
