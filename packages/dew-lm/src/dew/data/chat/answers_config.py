@@ -82,13 +82,13 @@ class Prompts(RecordSpec):
 class PreferencePairs(RecordSpec):
     """Two answers to a prompt, of which one is preferred, from JSONL, Parquet or Arrow files.
 
-    Prompt and answers are texts, or messages that the tokenizer's chat template renders; records without a
-    prompt hold whole conversations that begin alike. A row holds `chosen` and `rejected`, the prompt's ids
+    Prompt and answers are texts, or messages that the tokenizer's chat template renders; a record without a
+    prompt holds whole conversations that begin alike. A row holds `chosen` and `rejected`, the prompt's ids
     and an answer's, and masks of the answers' targets.
 
     Attributes:
         path: a JSONL, Parquet or Arrow file, a folder of them, or one that `datasets` saved.
-        prompt: column of the prompt.
+        prompt: column of the prompt, which every record must have; unset takes `prompt` of those that have it.
         chosen: column of the preferred answer.
         rejected: column of the other.
         seq_len: predictions in a row.
@@ -104,7 +104,7 @@ class PreferencePairs(RecordSpec):
     """
 
     path: str | None = None
-    prompt: str = "prompt"
+    prompt: str | None = None
     chosen: str = "chosen"
     rejected: str = "rejected"
     seq_len: int = 1024

@@ -81,8 +81,8 @@ class RecordSource(ABC):
 
     @property
     @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """What a record must have; its hash is that of these."""
+    def columns(self) -> Mapping[str, str]:
+        """What a record must have, by the field that names it; its hash is that of these."""
 
     @abstractmethod
     def rendered(self, record: Record, place: str) -> list[Spoken]:
@@ -154,11 +154,10 @@ class RecordSource(ABC):
         from_train = "val" not in self.files
         for file in self.files["train" if from_train else split]:
             for place, record in read_records(file):
-                for column in self.columns:
+                for name, column in self.columns.items():
                     if column not in record:
                         raise ValueError(
-                            f"{place} has no {column!r} (it has {', '.join(record)}); name the column as "
-                            "data.column"
+                            f"{place} has no {column!r} (it has {', '.join(record)}); name the column as {name}"
                         )
                 if not from_train or self._held_out(record) == (split == "val"):
                     yield place, record
@@ -166,7 +165,7 @@ class RecordSource(ABC):
     def _held_out(self, record: Record) -> bool:
         if not self.val_fraction:
             return False
-        told = [record[column] for column in self.columns]
+        told = [record[column] for column in self.columns.values()]
         text = json.dumps(told[0] if len(told) == 1 else told, sort_keys=True, default=str).encode()
         number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         return number < self.val_fraction * 2**64
@@ -185,8 +184,8 @@ class ChatSource(RecordSource):
     rewritten: Rewritten
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.column,)
+    def columns(self) -> Mapping[str, str]:
+        return {"data.column": self.column}
 
     def rendered(self, record: Record, place: str) -> list[Spoken]:
         talk = conversation(record[self.column], record.get(TOOLS), place)
