@@ -214,3 +214,9 @@ def test_a_missing_library_is_named_with_what_installs_it(tmp_path):
     pq.write_table(pa.table({"a": [[1, 2]]}), tmp_path / "train.parquet")
     done = subprocess.run([sys.executable, "-c", MISSING, str(tmp_path)], capture_output=True, text=True)
     assert "Parquet files need pyarrow: pip install 'dew-lm[data]'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("open_none", [lambda: TokenRecords([], "uint16"), lambda: TokenColumn([])])
+def test_no_file_is_refused_by_the_name_of_the_argument(open_none):
+    with pytest.raises(ValueError, match=r"paths=\[\] names no file"):
+        open_none()

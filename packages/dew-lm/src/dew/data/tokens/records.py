@@ -40,9 +40,6 @@ class RecordIds(ABC):
         paths: the files, in order.
         dtype: width of an id.
         lengths: ids of every record, in order.
-
-    Raises:
-        ValueError: no file.
     """
 
     def __init__(self, paths: Sequence[str | Path], dtype: IdDtype, lengths: Int64s) -> None:
@@ -70,6 +67,11 @@ class RecordIds(ABC):
         return f"{type(self).__name__}({[str(path) for path in self.paths]}, {self.dtype!r})"
 
 
+def _require_files(paths: Sequence[str | Path]) -> None:
+    if not paths:
+        raise ValueError(f"paths={paths!r} names no file; name one at least")
+
+
 class TokenRecords(RecordIds):
     """ArrayRecord shards whose records are little-endian ids.
 
@@ -80,10 +82,11 @@ class TokenRecords(RecordIds):
     Raises:
         ImportError: array-record is not installed.
         FileNotFoundError: a shard is not there.
-        ValueError: a file of another kind, or a record whose size is no whole number of ids.
+        ValueError: no shard, a file of another kind, or a record whose size is no whole number of ids.
     """
 
     def __init__(self, paths: Sequence[str | Path], dtype: IdDtype) -> None:
+        _require_files(paths)
         self._readers: dict[int, Any] = {}
         shards = [_lengths_of_shard(Path(path), np.dtype(dtype).itemsize) for path in paths]
         self._first: Int64s = np.cumsum([0, *map(len, shards)], dtype=np.int64)
@@ -159,12 +162,13 @@ class TokenColumn(RecordIds):
     Raises:
         ImportError: pyarrow is not installed.
         FileNotFoundError: a file is not there.
-        ValueError: a file of another kind, no such column or several, or ids that `dtype` does not hold.
+        ValueError: no file, a file of another kind, no such column or several, or ids that `dtype` does not hold.
     """
 
     def __init__(
         self, paths: Sequence[str | Path], column: str | None = None, dtype: IdDtype = "uint32"
     ) -> None:
+        _require_files(paths)
         files = [Path(path) for path in paths]
         self.column = _column_of(files[0], _open_parquet(files[0]), column)
         key = _column_key(files, self.column, dtype)
