@@ -39,12 +39,16 @@ def test_who_waits_in_vain_names_the_missing(of_three, monkeypatch):
         post(key.removesuffix("/0") + "/2", text)
 
     monkeypatch.setattr(board, "post", with_another)
-    with pytest.raises(pool.PoolFailure, match=r"process 0 of 3 failed: it waited 0.2 s at a vote for") as said:
+    with pytest.raises(
+        pool.PoolFailure, match=r"process 0 of 3 failed: it waited 0.2 s at a vote for"
+    ) as said:
         pool.exchange("a vote", "yes")
     assert str(said.value).endswith("for process 1")
 
 
 def test_who_comes_in_time_is_heard(of_three, monkeypatch):
+    post = board.post
+
     def with_all(key, text):
         for index in range(3):
             post(key.removesuffix("0") + str(index), f"{text} {index}")

@@ -370,7 +370,7 @@ def test_live_weights_of_a_published_model_are_refused_on_the_command_line(publi
 
 def test_a_folder_has_no_revision_whatever_it_holds(run, published):
     for folder in (run, published):
-        with pytest.raises(ValueError, match="revision='main' is a repository's, and .* as a folder"):
+        with pytest.raises(ValueError, match=r"revision='main' is a repository's, and .* as a folder"):
             dew.pipeline(folder, revision="main")
 
 

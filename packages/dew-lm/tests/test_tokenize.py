@@ -317,7 +317,7 @@ def test_the_command_it_ends_with_runs_as_it_stands(tmp_path, capsys):
 
 def test_with_a_validation_split_the_command_leaves_its_passes_and_fits_the_smaller_one(tmp_path, capsys):
     *start, path, _, tokenizer, _, longest = hint(tmp_path, capsys, "--val-documents", 1)
-    assert start == "dew train lm data:token-windows --data.path".split() and tokenizer == "byte"
+    assert start == ["dew", "train", "lm", "data:token-windows", "--data.path"] and tokenizer == "byte"
     ids = CorpusMeta.read(tmp_path / "the corpus").ids
     assert int(longest) == min((ids["train"] - 1) // 8, ids["val"] - 1)
     data = TokenWindows(path=path, seq_len=int(longest)).load(batch=8)

@@ -21,7 +21,6 @@ from dew.data.chat.store import TOOLS, RecordSource
 from dew.data.chat.template import ChatTemplateError
 from dew.data.chat.turns import RewrittenTurns, Spoken
 
-
 PROMPT = "prompt"
 """The column of a pair's prompt where none is named."""
 

@@ -88,7 +88,8 @@ class PreferencePairs(RecordSpec):
 
     Attributes:
         path: a JSONL, Parquet or Arrow file, a folder of them, or one that `datasets` saved.
-        prompt: column of the prompt, which every record must have; unset takes `prompt` of those that have it.
+        prompt: column of the prompt, which every record must have; unset takes `prompt` of those that have
+            it.
         chosen: column of the preferred answer.
         rejected: column of the other.
         seq_len: predictions in a row.

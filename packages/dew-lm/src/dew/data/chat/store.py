@@ -157,7 +157,8 @@ class RecordSource(ABC):
                 for name, column in self.columns.items():
                     if column not in record:
                         raise ValueError(
-                            f"{place} has no {column!r} (it has {', '.join(record)}); name the column as {name}"
+                            f"{place} has no {column!r} (it has {', '.join(record)}); name the column as "
+                            f"{name}"
                         )
                 if not from_train or self._held_out(record) == (split == "val"):
                     yield place, record

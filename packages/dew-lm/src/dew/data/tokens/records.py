@@ -162,7 +162,8 @@ class TokenColumn(RecordIds):
     Raises:
         ImportError: pyarrow is not installed.
         FileNotFoundError: a file is not there.
-        ValueError: no file, a file of another kind, no such column or several, or ids that `dtype` does not hold.
+        ValueError: no file, a file of another kind, no such column or several, or ids that `dtype` does not
+            hold.
     """
 
     def __init__(

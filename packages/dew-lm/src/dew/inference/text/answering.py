@@ -73,8 +73,8 @@ def _rows(
 ) -> Iterator[tuple[Asked, str, Generation, int]]:
     """Each response: its prompt, its text, the record it is in, and its row there.
 
-    A prompt's key is that of its place among all prompts, whatever is drawn together, and all prompts have the
-    budget that the widest leaves.
+    A prompt's key is that of its place among all prompts, whatever is drawn together, and all prompts have
+    the budget that the widest leaves.
     """
     criteria = _criteria(options, task)
     rows = [each.ids(_processor(task)) for each in asked]

@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import inspect
 import os
 import re
 import types
@@ -145,7 +146,7 @@ def _attributes(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield ".__wrapped__", wrapped
         return
     held = _held(value)
-    called = getattr(type(value), "__call__", None)
+    called = inspect.getattr_static(type(value), "__call__", None)
     if isinstance(called, types.FunctionType):
         yield ".__call__", called
     elif held is None:
