@@ -241,7 +241,7 @@ class FakeHub(ModuleType):
         super().__init__("huggingface_hub")
         self.asked = []
 
-        def snapshot_download(repository, *, revision, allow_patterns):
+        def snapshot_download(repository, *, revision, allow_patterns, ignore_patterns):
             self.asked.append((repository, revision, allow_patterns))
             if (revision or "main") not in revisions:
                 raise self.errors.HfHubHTTPError(f"no {revision}")

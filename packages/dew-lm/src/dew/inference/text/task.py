@@ -233,6 +233,46 @@ class TextGeneration:
             max_new_tokens=run.max_new_tokens,
         )
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        *,
+        ema: bool = True,
+        step: int | None = None,
+        mesh: Mesh | MeshSpec | None = None,
+        layout: Layout | None = None,
+        dtype: DtypeName | Literal["auto"] | None = None,
+        param_dtype: DtypeName | Literal["auto"] | None = None,
+    ) -> Self:
+        """`from_run` of a run that a repository of the Hugging Face Hub holds.
+
+        Args:
+            repo_id: its name, `owner/name`; a folder of that name comes first.
+            ema: as in `from_run`, like all that follow.
+            step: the checkpoint.
+            mesh: the devices.
+            layout: where parameters stand.
+            dtype: computes.
+            param_dtype: stores.
+
+        Raises:
+            FileNotFoundError: no such repository, or no run in it.
+            ImportError: huggingface-hub is not installed.
+            ValueError: as `from_run`.
+        """
+        from dew.interop.pretrained import located
+
+        return cls.from_run(
+            located(repo_id, None),
+            ema=ema,
+            step=step,
+            mesh=mesh,
+            layout=layout,
+            dtype=dtype,
+            param_dtype=param_dtype,
+        )
+
     def _resolve(
         self, request: Request, max_new_tokens: int | None, **given: Any
     ) -> tuple[ModelInputs, int, dict[str, Any]]:
