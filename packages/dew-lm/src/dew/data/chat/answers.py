@@ -7,12 +7,13 @@ has one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from dew.data.chat.beginnings import shared_length
 from dew.data.chat.choose import special_tokens
 from dew.data.chat.conversation import conversation
 from dew.data.chat.reading import Record
@@ -92,7 +93,7 @@ class PairSource(RecordSource):
                 "must be texts or both lists of messages"
             )
         if not whole.startswith(before):
-            at = _shared(before, whole)
+            at = shared_length(before, whole)
             raise RewrittenTurns(
                 f"{place}: the chat template asks with {before[at:][:24]!r} and writes "
                 f"{whole[at:][:24]!r} there "
@@ -133,12 +134,7 @@ def _parted(chosen: object, rejected: object, place: str) -> tuple[list[Any], li
             f"{place} has no prompt, so its answers must be whole conversations, lists of messages"
         )
     ours, others = cast("list[Any]", chosen), cast("list[Any]", rejected)
-    shared = _shared(ours, others)
+    shared = shared_length(ours, others)
     if not 0 < shared < min(len(ours), len(others)):
         raise ValueError(f"{place}: the two conversations must begin alike and then differ")
     return ours[:shared], ours[shared:], others[shared:]
-
-
-def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    same = [first == second for first, second in zip(one, other, strict=False)]
-    return same.index(False) if False in same else len(same)

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dew.data.chat.beginnings import shared_length
 from dew.data.chat.conversation import Conversation
 from dew.data.chat.roles import Role
 from dew.data.chat.template import ChatTemplate, ChatTemplateError, Rendered
@@ -208,7 +209,7 @@ def _begin_anew(
     talk: Conversation, index: int, growing: _Growing, context: str, rewritten: Rewritten
 ) -> None:
     if rewritten == "refuse":
-        at = _common(growing.text, context)
+        at = shared_length(growing.text, context)
         raise RewrittenTurns(
             f"once message {index + 1} ({talk.messages[index]['role']}) follows, the chat template "
             f"writes {_end(context, at)!r} where it wrote {_end(growing.text, at)!r} before, as one that "
@@ -217,11 +218,6 @@ def _begin_anew(
         )
     growing.close()
     growing.add(context, Role.TEMPLATE)
-
-
-def _common(one: str, other: str) -> int:
-    same = [first == second for first, second in zip(one, other, strict=False)]
-    return same.index(False) if False in same else len(same)
 
 
 def _end(text: str, at: int | None = None, width: int = 24) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import jax
 
-from dew.inference.text.processor import Processor, addition, settled
+from dew.data.chat.beginnings import shared_length
+from dew.inference.text.processor import Processor, settled
 from dew.inference.text.rows import Request, read_request
 from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding import LogitsTransform, Sample, Stopping, StopStrings, Strategy
@@ -298,7 +299,7 @@ class TextGeneration:
             ready = ready if done or not stops else ready[: len(ready) - pending(ready, stops)]
             # A decoder may still rewrite what it gave; then nothing is added until it agrees again.
             if done or ready.startswith(written):
-                yield from filter(None, [addition(written, ready)])
+                yield from filter(None, [ready[shared_length(written, ready) :]])
                 written = ready
             if done:
                 return
