@@ -39,8 +39,10 @@ def downloaded(repository: str, revision: str | None) -> Path:
         ) from error
 
     def fetch(*patterns: str) -> Path:
-        chosen = {"allow_patterns": list(patterns), "ignore_patterns": list(COPIES)}
-        return Path(snapshot_download(repository, revision=revision, **chosen))
+        found = snapshot_download(
+            repository, revision=revision, allow_patterns=list(patterns), ignore_patterns=list(COPIES)
+        )
+        return Path(found)
 
     try:
         folder = fetch(*FETCHED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -30,6 +29,7 @@ from dew.data.chat.turns import Rewritten, Spoken, spoken
 from dew.data.text.cache import is_complete
 from dew.data.text.tokenizer import Tokenizer
 from dew.data.tokens.built import built
+from dew.data.tokens.files import file_identity
 from dew.data.tokens.source import Int64s
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
@@ -122,7 +122,7 @@ class RecordSource(ABC):
             "recipe": RECIPE,
             "kind": type(self).__name__,
             "tokenizer": self.tokenizer.fingerprint(),
-            "files": {split: [_identity(path) for path in paths] for split, paths in self.files.items()},
+            "files": {split: [file_identity(path) for path in paths] for split, paths in self.files.items()},
             "template": self._template_identity(),
             "options": dict(self.options),
             **{each.name: getattr(self, each.name) for each in fields(self) if each.name not in skipped},
@@ -255,8 +255,3 @@ def _build(draft: Path, source: RecordSource) -> None:
         }
         (draft / SHEET).write_text(json.dumps(sheet, indent=2) + "\n")
         writer.finish()
-
-
-def _identity(path: Path) -> tuple[str, int, int]:
-    found = path.stat()
-    return (os.path.abspath(path), found.st_size, found.st_mtime_ns)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from dew.data.text.corpus import Span, Words, open_text, text_files
 from dew.data.text.reading import read_blocks
+from dew.data.tokens.columnar import open_parquet
 from dew.data.tokens.extras import library
 
 type Kind = Literal["text", "lines", "rows"]
@@ -127,14 +128,8 @@ def _row_groups(path: str, column: str) -> Iterator[tuple[Piece, int]]:
 
 
 def _parquet(path: str, column: str) -> Any:
-    parquet = library("pyarrow.parquet", "pyarrow", "Parquet files")
+    file = open_parquet(Path(path))
     kinds = library("pyarrow.types", "pyarrow", "Parquet files")
-    try:
-        file = parquet.ParquetFile(path, memory_map=True)
-    except OSError:
-        raise
-    except Exception as error:  # pyarrow's own error class, for any file it cannot read
-        raise ValueError(f"{path} is no Parquet file: {error}") from error
     schema = file.schema_arrow
     if column not in schema.names:
         raise ValueError(
