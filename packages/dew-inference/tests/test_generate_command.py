@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 
 import jax
 import optax
@@ -331,6 +332,19 @@ def test_a_policy_from_the_command_line_replaces_a_published_models_chain(publis
     assert capsys.readouterr().out == f"def {greedy}\n"
 
 
+def test_a_length_of_prompt_and_response_leaves_the_same_whatever_is_drawn_together(
+    published, tmp_path, capsys
+):
+    folder = tmp_path / "copy"
+    shutil.copytree(published, folder)
+    (folder / "generation_config.json").write_text('{"max_length": 12}')
+    for batch in ("1", "3"):
+        words = ["def run", "x", "if", "--batch", batch, "--seed", "3", "--output", "-"]
+        generate(str(folder), *words)
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [len(each["tokens"]) for each in lines] == [5, 5, 5]
+
+
 def test_what_a_published_model_cannot_do_is_refused_before_it_is_opened(
     published, unopened, tmp_path, capsys
 ):
@@ -346,6 +360,19 @@ def test_what_a_published_model_cannot_do_is_refused_before_it_is_opened(
 def test_arguments_of_runs_are_refused_for_a_published_model(published):
     with pytest.raises(ValueError, match="step=3 belongs to a run"):
         dew.pipeline(published, step=3)
+    with pytest.raises(ValueError, match="ema=False belongs to a run"):
+        dew.pipeline(published, ema=False)
+
+
+def test_live_weights_of_a_published_model_are_refused_on_the_command_line(published, capsys):
+    assert generate(published, "x", "--no-ema") == 2
+    assert "ema=False belongs to a run" in capsys.readouterr().err
+
+
+def test_a_folder_has_no_revision_whatever_it_holds(run, published):
+    for folder in (run, published):
+        with pytest.raises(ValueError, match=r"revision='main' is a repository's, and .* is a folder"):
+            dew.pipeline(folder, revision="main")
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):
@@ -355,11 +382,36 @@ def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):
     assert "absent" in capsys.readouterr().err
 
 
-def test_a_name_of_the_hub_and_a_revision_are_refused():
-    with pytest.raises(FileNotFoundError, match="Hub"):
-        dew.pipeline("someone/model")
-    with pytest.raises(ValueError, match="revision"):
-        dew.pipeline("someone/model", revision="main")
+def hub(monkeypatch, folder):
+    """Stand in for the Hub with `folder` as its one repository; returns what it is asked for."""
+    asked = []
+
+    def fetched(repository, revision, allow_patterns, ignore_patterns):
+        asked.append((repository, revision, any(fnmatch("checkpoints/1/a", each) for each in allow_patterns)))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
+    return asked
+
+
+def test_a_run_of_the_hub_is_fetched_with_its_checkpoints(run, monkeypatch):
+    asked = hub(monkeypatch, run)
+    task = dew.pipeline("someone/run", revision="v2")
+    assert asked == [("someone/run", "v2", False), ("someone/run", "v2", True)]
+    again = TextGeneration.from_pretrained("someone/run", step=1)
+    assert asked[2:] == [("someone/run", None, False), ("someone/run", None, True)]
+    assert task("def ", seed=0).text == again("def ", seed=0).text == dew.pipeline(run)("def ", seed=0).text
+
+
+def test_a_published_model_of_the_hub_is_opened_by_its_name(published, monkeypatch):
+    asked = hub(monkeypatch, published)
+    assert dew.pipeline("someone/model")("def ", seed=3).text == dew.pipeline(published)("def ", seed=3).text
+    assert asked == [("someone/model", None, False)]
+
+
+def test_what_is_neither_a_folder_nor_a_repositorys_name_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is no folder, and not the name of a repository"):
+        dew.pipeline(tmp_path / "absent")
 
 
 def test_the_help_loads_nothing_numerical(run):

@@ -95,7 +95,7 @@ def test_a_cancelled_request_draws_no_further_token(server):
     server.step()
     leaving.cancel()
     staying.result()
-    assert np.asarray(server._rows.carry.state.step).tolist() == [2, 10]
+    assert np.asarray(server._rows.state.step).tolist() == [2, 10]
 
 
 def test_a_waiting_request_is_cancelled_before_it_enters(server):

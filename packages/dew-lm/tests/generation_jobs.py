@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -84,6 +85,11 @@ def ban(*tokens):
     return jax.tree_util.Partial(lambda banned, state, logits: jnp.where(banned, -jnp.inf, logits), table)
 
 
+def above(floor):
+    """A transform that closes over a number."""
+    return lambda state, logits: jnp.where(logits < floor, -jnp.inf, logits)
+
+
 def refused():
     """What each of several disagreeing requests raises here, and whether any read a prompt."""
     variables = placed(build_mesh(MeshSpec(fsdp=2)))
@@ -99,6 +105,8 @@ def refused():
         "budget": {"max_new_tokens": 3 + second},
         "seed": {"seed": int(second)},
         "table": {"logits": (ban(1, 2 + second),)},
+        "closure": {"logits": (above(-1.0 - second),)},
+        "no description": {"logits": (above(threading.Lock() if second else 1.0),)},
         "chain": {"sampling": Sampling(top_k=3) if second else Sampling(top_p=0.5)},
         "end": {"sampling": Sampling(eos_id=3 + second)},
         "strategy": {"strategy": Beam(width=2 + second)},

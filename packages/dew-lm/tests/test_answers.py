@@ -116,7 +116,7 @@ def test_answers_of_messages_follow_the_header_that_asks(tmp_path, record):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"prompt": "a", "chosen": "b"}, "line 1 of .* has no 'rejected'"),
+        ({"prompt": "a", "chosen": "b"}, "line 1 of .* has no 'rejected' .*as data.rejected"),
         ({"prompt": "a", "chosen": "b", "rejected": user("c")}, "the prompt is a str and an answer a list"),
         ({"chosen": "b", "rejected": "c"}, "must be whole conversations"),
         ({"chosen": user("b"), "rejected": user("c")}, "must begin alike and then differ"),
@@ -129,6 +129,22 @@ def test_records_that_are_no_pair_are_refused(tmp_path, record, message):
     path = jsonl(tmp_path / "p.jsonl", [record])
     with pytest.raises(ValueError, match=message):
         PreferencePairs(path=path, val_fraction=0).load(batch=1, tokenize=BYTE)
+
+
+@pytest.mark.parametrize("absent", [{}, {"question": None}])
+def test_a_named_prompt_that_a_record_lacks_is_refused_though_its_answers_begin_alike(tmp_path, absent):
+    answers = {"chosen": assistant("Hello."), "rejected": assistant("What?")}
+    path = jsonl(tmp_path / "p.jsonl", [{"question": user("Hi"), **answers}, {**MESSAGES[1], **absent}])
+    with pytest.raises(ValueError, match=r"line 2 of .* has no .*'question'.*data\.prompt"):
+        PreferencePairs(path=path, prompt="question", template=TEMPLATE, val_fraction=0).load(
+            batch=1, tokenize=BYTE
+        )
+
+
+def test_a_prompt_of_another_name_is_read_there(tmp_path):
+    path = jsonl(tmp_path / "p.jsonl", [{"question": "1+2=", "chosen": "3", "rejected": "12"}])
+    (row,) = rows(PreferencePairs(path=path, prompt="question", seq_len=9, val_fraction=0))
+    assert answered(row, "chosen") == ("1+2=3", "3")
 
 
 class TestPrompts(DatasetContract):

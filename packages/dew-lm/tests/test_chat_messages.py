@@ -133,6 +133,16 @@ def test_conversations_are_held_out_by_their_hash(tmp_path):
     assert texts(again) == train and 0 < len(texts(rows)) < 12
 
 
+@pytest.mark.parametrize(("too_long", "fate"), [("leave_out", "left out"), ("cut", "cut after 8")])
+def test_a_text_without_a_target_is_counted_and_left_out(tmp_path, too_long, fate):
+    plain = tmp_path / "plain.jinja"
+    plain.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    said = [[{"role": "assistant", "content": text}] for text in ("too long a text", "fits", "x", "")]
+    path = jsonl(tmp_path / "talks.jsonl", said)
+    data = spec(path, template=str(plain), seq_len=7, too_long=too_long).load(batch=1, tokenize=BYTE)
+    assert f"1 of more than 8 ids {fate}; 2 of fewer than 2 left out" in data.description[0]
+
+
 def test_what_does_not_fit_is_counted_and_left_out_cut_or_refused(tmp_path):
     long = [*TALKS, talk("x", "y" * 200)]
     path = jsonl(tmp_path / "talks.jsonl", long)

@@ -5,7 +5,7 @@ import importlib.util
 import json
 import re
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,21 @@ def tokenizer(name):
 
 def said(name):
     return conversation(TALKS[name]["messages"], TALKS[name].get("tools"), f"conversation {name}")
+
+
+PHI = [
+    ("system", "Be brief."),
+    ("user", "Hi"),
+    ("assistant", "Hello."),
+    ("user", "Bye"),
+    ("assistant", "Ciao."),
+]
+
+
+def by_role(text):
+    """The stretches of one role, in order."""
+    found = groupby(zip(text.text, text.roles, strict=True), key=lambda pair: Role(int(pair[1])).name)
+    return [(role, "".join(character for character, _ in held)) for role, held in found]
 
 
 def template(style, tags=True, options=None, tokens=None):
@@ -155,6 +170,33 @@ def test_a_template_that_answers_otherwise_than_it_asks_is_refused():
                        "{% if add_generation_prompt %}model:{% endif %}")  # fmt: skip
     with pytest.raises(RewrittenTurns, match=r"asks for message 2 with .*model:.* writes it otherwise"):
         spoken(odd, said("plain"))
+
+
+def test_an_end_of_text_behind_the_last_message_alone_is_no_rewriting():
+    """As the templates of Phi-3 and Phi-3.5 write it."""
+    talk = conversation(
+        [{"role": role, "content": text} for role, text in PHI], None, "a talk in the way of Phi"
+    )
+    (text,) = spoken(template("closing"), talk)
+    assert by_role(text) == [
+        ("SYSTEM", "<|system|>\nBe brief.<|end|>\n"),
+        ("USER", "<|user|>\nHi<|end|>\n"),
+        ("TEMPLATE", "<|assistant|>\n"),
+        ("ASSISTANT", "Hello.<|end|>\n"),
+        ("USER", "<|user|>\nBye<|end|>\n"),
+        ("TEMPLATE", "<|assistant|>\n"),
+        ("ASSISTANT", "Ciao.<|end|>\n</s>"),
+    ]
+
+
+def test_an_end_of_text_behind_every_answer_stays_its():
+    source = (
+        "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}"
+        "{% endfor %}"
+    )
+    (text,) = spoken(ChatTemplate(source, {"eos_token": "</s>"}), said("two_turns"))
+    assert text.text.count("</s>") == 2
+    assert all(text.roles[found.start()] == Role.ASSISTANT for found in re.finditer("</s>", text.text))
 
 
 def test_tags_that_miss_a_turn_are_refused():

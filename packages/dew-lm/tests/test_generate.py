@@ -1,7 +1,9 @@
 """`generate`: the law of its draws, the likelihoods it reports, and what a row may depend on."""
 
 import itertools
+from typing import ClassVar
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -262,6 +264,24 @@ def test_a_budget_ends_a_row_without_terminating_it():
         budget = 2 if stopping is None else 6
         drawn = generate(model, variables, [[0]], budget, seed=0, sampling=policy, stopping=stopping)
         assert (drawn.lengths.tolist(), drawn.terminated.tolist()) == ([2], [False])
+
+
+def test_a_criterions_own_field_of_any_name_cuts_nothing_off():
+    @flax.struct.dataclass
+    class After:
+        budget: int
+
+        def __call__(self, state, drawn):
+            return state.step >= self.budget
+
+    @flax.struct.dataclass
+    class Limit(After):
+        cuts_off: ClassVar[bool] = True
+
+    model, variables = certain(0, 1, 2, 3, 0)
+    for stopping, terminated in (((After(2),), True), ((Limit(2),), False), ((Limit(2), After(2)), True)):
+        drawn = generate(model, variables, [[0]], 6, seed=0, stopping=stopping)
+        assert (drawn.lengths.tolist(), drawn.terminated.tolist()) == ([2], [terminated])
 
 
 def test_further_criteria_stand_beside_the_policys_own():

@@ -78,6 +78,8 @@ CASES = {
     "budget": "max_new_tokens differs between processes",
     "seed": "key or seed differs between processes",
     "table": "logits differs between processes",
+    "closure": "logits differs between processes",
+    "no description": "logits[0].func holding floor holds <unlocked _thread.lock",
     "chain": "logits differs between processes",
     "end": "stopping differs between processes",
     "strategy": "strategy differs between processes",

@@ -12,6 +12,7 @@ from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.inputs import ModelInputs
 from dew.nn.sharding import unboxed
 from dew.sampling import Sampling, Speculative, generate
+from dew.sampling.decoding import Greedy, Temperature
 from dew.sampling.text import Decoding, speculative_block
 from dew.sampling.text.verification import acceptance, accepted_prefix, residual
 
@@ -235,10 +236,10 @@ def test_caches_after_blocks_are_those_of_the_committed_tokens_alone(decoder):
             np.testing.assert_allclose(ours[part][entries], theirs[part][entries], atol=3e-4)
 
 
-def blocks_of(variables, budget, confidence=0.0):
+def blocks_of(variables, budget, confidence=0.0, **controls):
     """One row of chains after all its blocks of four."""
     strategy = Speculative(block=4, confidence=confidence)
-    request = Decoding.prepare(Chain(), variables, [[0]], budget, seed=0, strategy=strategy)
+    request = Decoding.prepare(Chain(), variables, [[0]], budget, seed=0, strategy=strategy, **controls)
     start = speculative_block.read_depths(request.ops, request.decoder, request.state, depths=3)
     limits = np.int32(budget), np.float32(confidence)
     return speculative_block.draw_blocks(
@@ -321,6 +322,14 @@ def test_an_unsure_proposal_is_the_blocks_last():
     for confidence, blocks in ((0.0, 6), (1.0, 10)):
         found = blocks_of(agreeing(), 30, confidence)
         assert int(found.blocks) == blocks
+
+
+@pytest.mark.parametrize(("chain", "likely"), [((Greedy(),), 0.7), ((Temperature(0.5), Greedy()), 49 / 52)])
+def test_a_greedy_proposal_is_as_sure_as_the_chain_before_its_choice(chain, likely):
+    table = jnp.log(0.1 + 0.6 * jnp.roll(jnp.eye(4), 1, axis=1))
+    variables = {"params": {"tables": jnp.tile(table, (4, 1, 1))}}
+    for confidence, blocks in ((likely - 0.01, 6), (likely + 0.01, 10)):
+        assert int(blocks_of(variables, 30, confidence, logits=chain).blocks) == blocks
 
 
 def test_a_model_without_a_distribution_is_named():

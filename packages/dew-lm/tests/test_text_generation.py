@@ -205,6 +205,14 @@ def test_text_ends_where_a_stop_string_begins():
     assert task("x", 30, seed=0, stopping=()).text[0].startswith(CYCLE + CYCLE)
 
 
+def test_of_a_stop_string_that_began_in_the_prompt_the_text_keeps_what_was_drawn():
+    task = cycling(sampling=GREEDY, stopping=(stop_strings(ByteTokenizer(), "🙂xé"),))
+    drawn = task("é🙂", 30, seed=0)
+    assert drawn.terminated.tolist() == [True]
+    assert drawn.text == ("xé",)
+    assert "".join(task.stream("é🙂", 30, seed=0)) == "xé"
+
+
 @pytest.mark.parametrize("string", ["🙂x", "x", "é🙂xé", "\n", CYCLE * 3, "x" + CYCLE * 2 + "é"])
 def test_a_stream_never_shows_a_stop_string(string):
     task = cycling(sampling=GREEDY, stopping=(stop_strings(ByteTokenizer(), string),))

@@ -12,6 +12,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from dew.data import DataPartition, PackedTokens, TokenBytes, TokenWindows
+from dew.data.chat.reading import read_records
 from dew.data.tokens import CorpusWriter, PackingPlan, TokenColumn, TokenRecords
 
 END = 0
@@ -214,3 +215,22 @@ def test_a_missing_library_is_named_with_what_installs_it(tmp_path):
     pq.write_table(pa.table({"a": [[1, 2]]}), tmp_path / "train.parquet")
     done = subprocess.run([sys.executable, "-c", MISSING, str(tmp_path)], capture_output=True, text=True)
     assert "Parquet files need pyarrow: pip install 'dew-lm[data]'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("open_none", [lambda: TokenRecords([], "uint16"), lambda: TokenColumn([])])
+def test_no_file_is_refused_by_the_name_of_the_argument(open_none):
+    with pytest.raises(ValueError, match=r"paths=\[\] names no file"):
+        open_none()
+
+
+@pytest.mark.parametrize("damage", ["empty", "other", "cut", "footer"])
+def test_a_damaged_parquet_file_is_refused_by_its_path(tmp_path, damage):
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"ids": [[1, 2], [3]], "text": ["a", "b"]}), path)
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")
+    footer = whole[: -8 - size] + b"\xff" * size + whole[-8:]
+    path.write_bytes({"empty": b"", "other": b"text" * 9, "cut": whole[:-9], "footer": footer}[damage])
+    for read in (lambda: TokenColumn([path]), lambda: list(read_records(path))):
+        with pytest.raises(ValueError, match=r"train\.parquet is no Parquet file, or a damaged one"):
+            read()

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,10 +17,12 @@ import pytest
 
 from dew.cli import main
 from dew.data.text import HFTokenizer
+from dew.data.tokenize import command
 from dew.data.tokenize import run as tokenize_run
 from dew.data.tokenize.merge import HeldOut
+from dew.data.tokenize.part import PartCounts
 from dew.data.tokenize.plan import part_bytes
-from dew.data.tokens import CorpusWriter
+from dew.data.tokens import CorpusWriter, TokenWindows
 from dew.data.tokens.store import CorpusMeta
 
 TOKENIZER = str(Path(__file__).with_name("golden") / "chat" / "byte_level")
@@ -128,6 +131,24 @@ def test_a_number_of_documents_is_held_out_by_the_smallest_hashes():
     assert HeldOut(fraction=0.5).of(hashes).tolist() == [True, True, False, True]
 
 
+def test_copies_of_the_last_held_out_document_are_held_out_too(tmp_path):
+    hashes = np.asarray([5, 1, 5, 2, 5], np.uint64)
+    assert HeldOut(fraction=0, documents=2).of(hashes).tolist() == [False, True, False, True, False]
+    assert HeldOut(fraction=0, documents=3).of(hashes).all()
+    path = jsonl(tmp_path / "a.jsonl", TEXTS * 2)
+    tokenize(path, "--document-end", 0, "--val-documents", 5, out=tmp_path / "c")
+    train, val = (documents(tmp_path / "c", split) for split in ("train", "val"))
+    assert not {bytes(each) for each in train} & {bytes(each) for each in val} and len(val) == 6
+
+
+def test_no_document_and_none_to_train_on_are_told_apart(tmp_path, capsys):
+    empty = jsonl(tmp_path / "empty.jsonl", ["", ""])
+    assert "no source holds a document with text" in refused(capsys, empty, out=tmp_path / "c")
+    one = jsonl(tmp_path / "one.jsonl", ["only"])
+    said = refused(capsys, one, "--val-documents", 1, out=tmp_path / "d")
+    assert "all 1 documents would be held out for validation" in said
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, workers):
     words = [str(jsonl(tmp_path / "a.jsonl")), "--tokenizer", TOKENIZER, "--val-documents", "4"]
@@ -213,6 +234,22 @@ def test_what_cannot_work_is_refused_in_one_line_before_work(tmp_path, capsys):
     assert not out.exists()
 
 
+def test_messages_name_what_the_commands_user_wrote(tmp_path, capsys):
+    (tmp_path / "late").write_bytes(b"a" * 9000 + b"\0")
+    (tmp_path / "latin").write_bytes(b"a" * 9000 + b"\xff")
+    (tmp_path / "blank").mkdir()
+    (tmp_path / "blank" / "a.txt").write_bytes(b"")
+    for place, words in (
+        (("nowhere",), "PATH nowhere is not there"),
+        ((tmp_path, "--glob", "*.md"), "--glob '*.md' matches no file below"),
+        ((tmp_path / "blank",), "holds only empty files that match --glob '**/*'"),
+        ((tmp_path / "late",), "name text files, as by --glob '**/*.txt'"),
+        ((tmp_path / "latin",), "or leave it out by --glob"),
+    ):
+        said = refused(capsys, *place, out=tmp_path / f"out{len(words)}")
+        assert words in said and "data." not in said
+
+
 def test_a_finished_folder_is_kept_and_the_same_command_has_nothing_to_do(tmp_path, capsys, monkeypatch):
     good = jsonl(tmp_path / "a.jsonl")
     tokenize(good, out=tmp_path / "c")
@@ -258,27 +295,46 @@ def test_a_bad_line_is_named_and_what_was_done_is_kept(tmp_path, capsys, line, m
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_run_trains_on_the_folder(tmp_path, capsys):
+def hint(tmp_path, capsys, *held):
+    """The words of the command that `dew tokenize` ends with."""
     texts = tmp_path / "texts"
     texts.mkdir()
     for number in range(12):
-        (texts / f"{number}.md").write_text(f"# Page {number}\n" + "Words of a page.\n" * 20)
-    tokenize(texts, "--glob", "*.md", "--document-end", 0, "--val-documents", 2, out=tmp_path / "c")
-    assert (
-        f"dew train lm data:token-windows --data.path {tmp_path / 'c'} --tokenizer byte"
-        in capsys.readouterr().out
-    )
+        (texts / f"{number}.md").write_text(f"# Page {number}\n" + "Words of a page.\n")
+    tokenize(texts, "--glob", "*.md", *held, out=tmp_path / "the corpus")
+    *_, last = capsys.readouterr().out.splitlines()
+    return shlex.split(last.removeprefix("next: "))
+
+
+def test_the_command_it_ends_with_runs_as_it_stands(tmp_path, capsys):
+    dew, *words = hint(tmp_path, capsys, "--val-fraction", 0)
     sizes = json.dumps({"hidden_size": 8, "num_layers": 1, "num_heads": 1})
-    words = ["--data.path", str(tmp_path / "c"), "--data.seq-len", "16", "--model.config", sizes]
-    run = [
-        "--trainer.steps",
-        "2",
-        "--trainer.checkpoint-dir",
-        str(tmp_path),
-        "--trainer.name",
-        "r",
-        "--sample-tokens",
-        "0",
-    ]
-    assert main(["train", "lm", "data:token-windows", *words, *run]) == 0
+    run = ["--model.config", sizes, "--trainer.checkpoint-dir", str(tmp_path / "r")]
+    short = ["--trainer.steps", "1", "--sample-tokens", "0"]
+    assert (dew, main([*words, *run, *short])) == ("dew", 0)
     assert "ids in" in capsys.readouterr().out
+
+
+def test_with_a_validation_split_the_command_leaves_its_passes_and_fits_the_smaller_one(tmp_path, capsys):
+    *start, path, _, tokenizer, _, longest = hint(tmp_path, capsys, "--val-documents", 1)
+    assert start == ["dew", "train", "lm", "data:token-windows", "--data.path"] and tokenizer == "byte"
+    ids = CorpusMeta.read(tmp_path / "the corpus").ids
+    assert int(longest) == min((ids["train"] - 1) // 8, ids["val"] - 1)
+    data = TokenWindows(path=path, seq_len=int(longest)).load(batch=8)
+    assert data.records >= 8 and data.val is not None
+
+
+def test_too_few_ids_have_no_command_to_train_on_them(tmp_path, capsys):
+    tokenize(jsonl(tmp_path / "a.jsonl", ["few", "one"]), "--val-documents", 1, out=tmp_path / "c")
+    assert "too few ids to train on" in capsys.readouterr().out
+
+
+def test_the_pace_is_that_of_the_work_done_now(monkeypatch):
+    now = iter([10.0, 12.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    heard = []
+    pace = command.Pace(lambda counts, before: heard.append((counts.size, before)))
+    for size, before in ((6_000_000, True), (3_000_000, False), (1_000_000, False)):
+        pace(PartCounts(documents=1, empty=0, ids=1, size=size), before)
+    assert pace.told() == "4.0 MB in 2.0 s (2.0 MB/s), beside 6.0 MB from before"
+    assert heard == [(6_000_000, True), (3_000_000, False), (1_000_000, False)]

@@ -1,4 +1,7 @@
-"""Fetch the folder of a published model from the Hugging Face Hub: descriptions and tensors, never code."""
+"""Fetch the folder of a published model from the Hugging Face Hub: descriptions and tensors, never code.
+
+The folder of a Dew run is fetched with its checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from pathlib import Path
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """What a repository's name looks like: an owner and a name, or a name alone."""
+RUN, OF_RUNS = "run.json", ("checkpoints/*",)
+"""The file that makes a folder a run's, and what a run has beside its descriptions."""
 FETCHED = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 """Files that are fetched; pickles and scripts are not."""
 COPIES = ("original/*", "consolidated*", "onnx/*")
@@ -32,13 +37,16 @@ def downloaded(repository: str, revision: str | None) -> Path:
             f"reading {repository} from the Hub needs huggingface-hub: pip install 'dew-core[hf]'",
             name="huggingface_hub",
         ) from error
-    fetched: list[str] = list(FETCHED)
-    copies: list[str] = list(COPIES)
-    try:
+
+    def fetch(*patterns: str) -> Path:
         found = snapshot_download(
-            repository, revision=revision, allow_patterns=fetched, ignore_patterns=copies
+            repository, revision=revision, allow_patterns=list(patterns), ignore_patterns=list(COPIES)
         )
         return Path(found)
+
+    try:
+        folder = fetch(*FETCHED)
+        return fetch(*FETCHED, *OF_RUNS) if (folder / RUN).is_file() else folder
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError) as error:
         at = "" if revision is None else f" at revision={revision!r}"
         raise FileNotFoundError(

@@ -187,7 +187,7 @@ class Checkpoints:
             template: a `TrainState`, or a mapping of some of its fields, of arrays or `jax.ShapeDtypeStruct`s
                 with shardings; structure, dtypes, shapes and placement are the template's. None returns the
                 stored fields as plain dicts and lists of arrays on the default device.
-            step: default the latest complete one.
+            step: None takes `latest`, for which all of several processes then ask together.
             share: the reader whose position is wanted; None asks for none.
 
         Raises:
@@ -213,14 +213,26 @@ class Checkpoints:
     def stored(self, step: int | None = None) -> dict[str, Any]:
         """Shape and dtype of every stored leaf, nested by field, without reading any.
 
+        Args:
+            step: None takes `latest`, for which all of several processes then ask together.
+
         Raises:
+            FileNotFoundError: there is no such complete checkpoint.
             DamagedCheckpoint: a file of it is missing or broken.
         """
         store, step = self._existing(step)
         return store.stored(step)
 
     def record(self, step: int | None = None) -> dict[str, Any]:
-        """What is stored beside the state: `positions` and the `metrics` of the step."""
+        """What is stored beside the state: `positions`, the `metrics` of the step, and their `rank`.
+
+        Args:
+            step: None takes `latest`, for which all of several processes then ask together.
+
+        Raises:
+            FileNotFoundError: there is no such complete checkpoint.
+            DamagedCheckpoint: a file of it is missing or broken.
+        """
         store, step = self._existing(step)
         return store.record(step)
 

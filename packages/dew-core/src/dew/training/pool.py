@@ -95,13 +95,27 @@ def waiting(what: str, *, times: float = 1.0) -> Generator[None]:
 def exchange(what: str, text: str) -> list[str]:
     """The texts that all processes bring to `what`, in their order; every process calls it.
 
+    It waits twice the pool's patience for the others, also where no run is watched.
+
     Raises:
-        PoolFailure: one of them failed instead.
+        PoolFailure: one of them failed instead, or did not come.
     """
     if jax.process_count() == 1:
         return [text]
+    limit = 2.0 * patience_s()
+    deadline = time.monotonic() + limit
+
+    def look(missing: list[int]) -> None:
+        check()
+        if not (_watch is not None and _watch.inside) and time.monotonic() > deadline:
+            names = ", ".join(map(str, missing))
+            raise PoolFailure(
+                f"process {jax.process_index()} of {jax.process_count()} failed: it waited {limit:g} s at "
+                f"{what} for process {names}"
+            )
+
     with waiting(f"the other processes at {what}", times=2.0):
-        return board.exchange(text, meanwhile=lambda missing: check())
+        return board.exchange(text, meanwhile=look)
 
 
 def joined() -> Watch:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dew.inference import TextGeneration
 from dew.inference.server.admitting import Admission, admitted, oldest_first
-from dew.inference.server.rows import Entry, Rows, advance, empty_cache, enter, released, vacant
+from dew.inference.server.rows import Entry, advance, empty_cache, enter, released, vacant
 from dew.inference.server.servable import check_sizes, check_task, parts
 from dew.inference.server.ticket import Ticket
 from dew.inference.text.rows import Request, read_request
@@ -47,7 +47,7 @@ class Server:
         self._waiting: list[Ticket] = []
         self._running: dict[int, Ticket] = {}
         self._transform, self._stopping = parts(task)
-        self._rows: Rows = vacant(slots, capacity, task.sampling.pad_id)
+        self._rows = vacant(slots, capacity, task.sampling.pad_id)
         self._cache: Cache = empty_cache(task.model, slots, capacity)
 
     @classmethod
@@ -169,7 +169,7 @@ class Server:
         prompts = check_prompts(inputs, self.task.model, budget)
         self._check_capacity(prompts.lengths, budget)
         keys = row_keys(key, seed, prompts.rows)
-        resident = self._rows.carry.state.keys.dtype
+        resident = self._rows.state.keys.dtype
         if keys.dtype != resident:
             raise TypeError(f"key has dtype {keys.dtype}, and this server's rows draw with {resident} keys")
         given, packed = np.asarray(prompts.given, np.int32), np.asarray(prompts.packed)
@@ -241,7 +241,7 @@ class Server:
 
     def _collect(self) -> tuple[Ticket, ...]:
         """Settle the tickets whose rows have ended, and free the rows."""
-        carry = self._rows.carry
+        carry = self._rows
         active = np.asarray(carry.state.active)
         ended = {row: ticket for row, ticket in self._running.items() if not active[row]}
         if not ended:

@@ -3,6 +3,9 @@
 What a row computes depends on its own prompt, key and budget alone. Its prompt is read by itself, a draw is
 `dew.sampling.text.loop.draw` over that row, and a freed row keeps nothing for the next request.
 
+The rows are a `dew.sampling.text.loop.Carry` whose prompt and draw regions are C slots each; every row counts
+its own draws, against the budget in its state.
+
 Dimensions: B rows, C slots of a row.
 """
 
@@ -26,20 +29,6 @@ from dew.sampling.text.faults import SOUND
 from dew.sampling.text.operations import Cache, DecodeOps, prompt_state
 
 type Variables = Mapping[str, Any]
-
-
-@struct.dataclass
-class Rows:
-    """What the rows hold beside the cache.
-
-    Attributes:
-        carry: their tokens, likelihoods and ends; prompt and draw regions are C slots each, and every row
-            counts its own draws.
-        budgets: `[B]` tokens a row may draw.
-    """
-
-    carry: loop.Carry
-    budgets: jax.Array
 
 
 @struct.dataclass
@@ -68,7 +57,7 @@ def empty_cache(model: Any, rows: int, capacity: int) -> Cache:
 
 
 @partial(jax.jit, static_argnames=("rows", "capacity", "pad_id"))
-def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
+def vacant(rows: int, capacity: int, pad_id: int) -> loop.Carry:
     """Rows without a request. Their keys draw nothing that is kept."""
     blank = jnp.zeros((rows, capacity), jnp.float32)
     counts = jnp.zeros(rows, jnp.int32)
@@ -81,7 +70,7 @@ def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
         prompt_width=capacity,
         budget=counts,
     )
-    carry = loop.Carry(
+    return loop.Carry(
         state=state,
         prompt_lengths=counts,
         terminated=jnp.zeros(rows, bool),
@@ -90,14 +79,13 @@ def vacant(rows: int, capacity: int, pad_id: int) -> Rows:
         fault=jnp.full(rows, SOUND, jnp.int32),
         drawn=counts,
     )
-    return Rows(carry, counts)
 
 
 @partial(jax.jit, static_argnames=("model", "width"), donate_argnames=("cache",))
 def enter(
     model: nn.Module,
     params: Variables,
-    rows: Rows,
+    rows: loop.Carry,
     cache: Cache,
     entry: Entry,
     transform: Transforms,
@@ -105,7 +93,7 @@ def enter(
     pad_id: jax.Array,
     *,
     width: int,
-) -> tuple[Rows, Cache]:
+) -> tuple[loop.Carry, Cache]:
     """Read the prompt of `entry` in `width` slots and draw its first token; its row is overwritten whole.
 
     The new row of the cache is zero behind the prompt: attention gives the slots ahead of a row's cursor no
@@ -116,7 +104,7 @@ def enter(
     active = jnp.ones(1, bool)
     state = prompt_state(entry.tokens, entry.length, entry.key, active, pad_id, entry.budget, slots=capacity)
     carry = loop.begin(state, entry.length, read.logits, transform, stopping)
-    fresh = within_budget(Rows(replace(carry, drawn=carry.state.step), entry.budget))
+    fresh = within_budget(replace(carry, drawn=carry.state.step))
     whole = jax.eval_shape(lambda: model.init_cache(1, capacity))
     grown = jax.tree.map(_corner, read.cache, whole)
 
@@ -130,13 +118,13 @@ def enter(
 def advance(
     model: nn.Module,
     params: Variables,
-    rows: Rows,
+    rows: loop.Carry,
     cache: Cache,
     transform: Transforms,
     stopping: Criteria,
     steps: jax.Array,
     awaited: jax.Array,
-) -> tuple[Rows, Cache]:
+) -> tuple[loop.Carry, Cache]:
     """Draw up to `steps` tokens for every active row, or until none is active or one of `awaited` is not.
 
     Args:
@@ -144,11 +132,11 @@ def advance(
         awaited: `[B]` booleans.
     """
 
-    def unfinished(state: tuple[Rows, Cache, jax.Array]) -> jax.Array:
-        active = state[0].carry.state.active
+    def unfinished(state: tuple[loop.Carry, Cache, jax.Array]) -> jax.Array:
+        active = state[0].state.active
         return (state[2] < steps) & jnp.any(active) & ~jnp.any(awaited & ~active)
 
-    def step(state: tuple[Rows, Cache, jax.Array]) -> tuple[Rows, Cache, jax.Array]:
+    def step(state: tuple[loop.Carry, Cache, jax.Array]) -> tuple[loop.Carry, Cache, jax.Array]:
         rows, cache, count = state
         rows, cache = _step(DecodeOps(model, params), rows, cache, transform, stopping)
         return rows, cache, count + 1
@@ -157,33 +145,29 @@ def advance(
     return rows, cache
 
 
-def within_budget(rows: Rows) -> Rows:
+def within_budget(rows: loop.Carry) -> loop.Carry:
     """`rows` with those that have drawn their budget inactive."""
-    state = rows.carry.state
-    state = replace(state, active=state.active & (state.step < rows.budgets))
-    return replace(rows, carry=replace(rows.carry, state=state))
+    state = rows.state
+    return replace(rows, state=replace(state, active=state.active & (state.step < state.limit())))
 
 
 @jax.jit
-def released(rows: Rows, row: jax.Array) -> Rows:
+def released(rows: loop.Carry, row: jax.Array) -> loop.Carry:
     """`rows` with one of them inactive."""
-    state = rows.carry.state
-    state = replace(state, active=state.active.at[row].set(False))
-    return replace(rows, carry=replace(rows.carry, state=state))
+    state = rows.state
+    return replace(rows, state=replace(state, active=state.active.at[row].set(False)))
 
 
 def _step(
-    ops: DecodeOps, rows: Rows, cache: Cache, transform: Transforms, stopping: Criteria
-) -> tuple[Rows, Cache]:
-    carry = rows.carry
-    state = carry.state
-    pending = loop.read(state.tokens, state.prompt_width + jnp.maximum(carry.drawn - 1, 0))
-    positions = jnp.maximum(carry.prompt_lengths + state.step - 1, 0)
+    ops: DecodeOps, rows: loop.Carry, cache: Cache, transform: Transforms, stopping: Criteria
+) -> tuple[loop.Carry, Cache]:
+    state = rows.state
+    pending = loop.read(state.tokens, state.prompt_width + jnp.maximum(rows.drawn - 1, 0))
+    positions = jnp.maximum(rows.prompt_lengths + state.step - 1, 0)
     hidden, cache = ops.decode(cache, pending[:, None], positions[:, None], state.active[:, None])
-    carry = loop.draw(carry, ops.logits(hidden[:, 0]), transform, stopping)
+    rows = loop.draw(rows, ops.logits(hidden[:, 0]), transform, stopping)
     # A row that has ended stays where it is: its next column is the one behind its last token.
-    carry = replace(carry, drawn=carry.state.step)
-    return within_budget(replace(rows, carry=carry)), cache
+    return within_budget(replace(rows, drawn=rows.state.step)), cache
 
 
 def _corner(small: jax.Array, whole: jax.ShapeDtypeStruct) -> jax.Array:

@@ -77,7 +77,7 @@ def check_rowwise(task: TextGeneration) -> None:
     """
     transform, stopping = parts(task)
     for rows in (2, 3):
-        carry = jax.eval_shape(lambda rows=rows: vacant(rows, 2, task.sampling.pad_id)).carry
+        carry = jax.eval_shape(lambda rows=rows: vacant(rows, 2, task.sampling.pad_id))
         logits = jax.ShapeDtypeStruct((rows, int(task.model.vocab_size)), jnp.float32)
         try:
             jax.eval_shape(loop.draw, carry, logits, transform, stopping)

@@ -33,36 +33,41 @@ def pipeline(
     """The task of a trained run, picked by the objective that its `run.json` names, or of a published model.
 
     Args:
-        source: the run's folder, or that of a published model.
+        source: the folder of either, or the name of a repository of the Hugging Face Hub that holds one. A
+            folder of that name comes first.
         mesh: the devices; None is the first device alone.
         layout: where parameters stand on `mesh`.
         dtype: computes; None keeps a run's and is float32 for a published model, "auto" keeps the stored one.
         param_dtype: stores, likewise.
-        ema: the averaged weights; False takes the live ones.
-        step: the checkpoint; None takes the newest.
-        revision: refused; a run's folder has none.
+        ema: a run's averaged weights; False takes the live ones.
+        step: a run's checkpoint; None takes the newest.
+        revision: branch, tag or commit of a repository; None is its main branch.
 
     Raises:
-        FileNotFoundError: `source` is no such folder.
+        FileNotFoundError: `source` is neither a folder of either kind nor a repository.
+        ImportError: a repository is named, and huggingface-hub is not installed.
         ValueError: the objective's family is not installed or has no task, or an argument it refuses.
 
     Example:
         >>> task = dew.pipeline("runs/lm-20261129-120000")
         >>> task("def ", 64, seed=0).text
     """
-    if revision is not None:
-        raise ValueError(
-            f"revision={revision!r} belongs to a published model; a run's folder has no revisions"
-        )
-    directory = os.fspath(source)
+    directory = placed(source, revision)
     if is_published(directory):
-        return open_published(
-            directory, dtype=dtype, param_dtype=param_dtype, mesh=mesh, layout=layout, step=step
-        )
+        of_runs = {"mesh": mesh, "layout": layout, "step": step, "ema": None if ema else False}
+        return open_published(directory, dtype=dtype, param_dtype=param_dtype, **of_runs)
     task: Any = tasks.get(task_component(directory).name)
     return task.from_run(
         directory, mesh=mesh, layout=layout, dtype=dtype, param_dtype=param_dtype, ema=ema, step=step
     )
+
+
+def placed(source: str | os.PathLike[str], revision: str | None) -> str:
+    """The folder or the address that `source` is, or the folder fetched for the repository it names."""
+    from dew.interop.pretrained import located
+
+    directory = os.fspath(source)
+    return directory if "://" in directory and revision is None else os.fspath(located(source, revision))
 
 
 def task_component(directory: str) -> Component:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import grain
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +11,7 @@ from dew.data.chat.roles import Role
 from dew.data.chat.store import ChatStore
 from dew.data.records import Records
 from dew.data.tokens.source import Int64s, TokenBytes, require_vocabulary
-from dew.data.tokens.windows import RowSource
+from dew.data.tokens.windows import RowSource, split_records
 
 type Int32s = npt.NDArray[np.int32]
 
@@ -135,12 +134,8 @@ def answer_records(
         if len(kept):
             texts = _Texts(store, split, vocab_size)
             rows[split] = PairRows(texts, kept, width) if pairs else PromptRows(texts, kept, width)
-    return Records(
-        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
-        validation=grain.MapDataset.source(rows["val"]) if "val" in rows else None,
-        identity=_identity(store, width, seed),
-        description=tuple(told),
-    )
+    identity = _identity(store, width, seed)
+    return split_records(rows, seed=seed, most=None, identity=identity, description=tuple(told))
 
 
 def _identity(store: ChatStore, width: int, seed: int) -> Mapping[str, object]:

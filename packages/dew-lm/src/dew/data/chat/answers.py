@@ -7,12 +7,13 @@ has one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from dew.data.chat.beginnings import shared_length
 from dew.data.chat.choose import special_tokens
 from dew.data.chat.conversation import conversation
 from dew.data.chat.reading import Record
@@ -20,6 +21,9 @@ from dew.data.chat.roles import Role
 from dew.data.chat.store import TOOLS, RecordSource
 from dew.data.chat.template import ChatTemplateError
 from dew.data.chat.turns import RewrittenTurns, Spoken
+
+PROMPT = "prompt"
+"""The column of a pair's prompt where none is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +37,8 @@ class PromptSource(RecordSource):
     column: str
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.column,)
+    def columns(self) -> Mapping[str, str]:
+        return {"data.column": self.column}
 
     def rendered(self, record: Record, place: str) -> list[Spoken]:
         prompt = asked(self, record[self.column], record.get(TOOLS), place)
@@ -45,25 +49,29 @@ class PromptSource(RecordSource):
 class PairSource(RecordSource):
     """Two answers to a prompt: texts `2 i` and `2 i + 1` are the preferred one of pair `i` and the other.
 
-    Without `prompt`, the answers are whole conversations, and the prompt is the messages they begin with
-    alike.
+    Of a record without a prompt the answers are whole conversations, and the prompt is the messages they
+    begin with alike.
 
     Attributes:
-        prompt: column of the prompt.
+        prompt: column of the prompt, which every record must have; None takes `prompt` of those that have it.
         chosen: column of the preferred answer.
         rejected: column of the other.
     """
 
-    prompt: str
+    prompt: str | None
     chosen: str
     rejected: str
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.chosen, self.rejected)
+    def columns(self) -> Mapping[str, str]:
+        answers = {"data.chosen": self.chosen, "data.rejected": self.rejected}
+        return answers if self.prompt is None else {"data.prompt": self.prompt, **answers}
 
     def rendered(self, record: Record, place: str) -> list[Spoken]:
-        prompt, chosen, rejected = (record.get(each) for each in (self.prompt, self.chosen, self.rejected))
+        chosen, rejected = record[self.chosen], record[self.rejected]
+        prompt = record.get(PROMPT if self.prompt is None else self.prompt)
+        if prompt is None and self.prompt is not None:
+            raise ValueError(f"{place} has no prompt in {self.prompt!r} (null); leave it out, or data.prompt")
         if prompt is None:
             prompt, chosen, rejected = _parted(chosen, rejected, place)
         tools = record.get(TOOLS)
@@ -85,7 +93,7 @@ class PairSource(RecordSource):
                 "must be texts or both lists of messages"
             )
         if not whole.startswith(before):
-            at = _shared(before, whole)
+            at = shared_length(before, whole)
             raise RewrittenTurns(
                 f"{place}: the chat template asks with {before[at:][:24]!r} and writes "
                 f"{whole[at:][:24]!r} there "
@@ -126,12 +134,7 @@ def _parted(chosen: object, rejected: object, place: str) -> tuple[list[Any], li
             f"{place} has no prompt, so its answers must be whole conversations, lists of messages"
         )
     ours, others = cast("list[Any]", chosen), cast("list[Any]", rejected)
-    shared = _shared(ours, others)
+    shared = shared_length(ours, others)
     if not 0 < shared < min(len(ours), len(others)):
         raise ValueError(f"{place}: the two conversations must begin alike and then differ")
     return ours[:shared], ours[shared:], others[shared:]
-
-
-def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    same = [first == second for first, second in zip(one, other, strict=False)]
-    return same.index(False) if False in same else len(same)

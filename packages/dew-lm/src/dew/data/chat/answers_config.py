@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from dew.config.arguments import JsonDict
-from dew.data.config import IN_PROCESS, Loading, RecordSpec
+from dew.data.chat.rendered_config import RenderedRecords
 
 if TYPE_CHECKING:
     from dew.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompts(RecordSpec):
+class Prompts(RenderedRecords):
     """Prompts that a rollout continues, from JSONL, Parquet or Arrow files.
 
     A record's prompt is a text, or messages that the tokenizer's chat template renders, with the header that
@@ -34,21 +33,14 @@ class Prompts(RecordSpec):
         ValueError: a number outside its range.
     """
 
-    path: str | None = None
     column: str = "prompt"
     prompt_tokens: int = 256
-    template: str | None = None
-    template_options: JsonDict = field(default_factory=dict)
-    today: str | None = None
-    val_fraction: float = 0.05
     too_long: Literal["leave_out", "refuse"] = "leave_out"
-    loading: Loading = IN_PROCESS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prompt_tokens < 1:
             raise ValueError(f"data.prompt_tokens={self.prompt_tokens} must be at least 1")
-        _require_fraction(self.val_fraction)
 
     def records(self, *, tokenize: object = None) -> Records:
         """Render the prompts, or find them in the cache.
@@ -66,7 +58,7 @@ class Prompts(RecordSpec):
         from dew.data.chat.answers import PromptSource
         from dew.data.chat.store import rendered
 
-        common = _common(self, tokenize)
+        common = self.source_fields(tokenize)
         return answer_records(
             rendered(PromptSource(column=self.column, **common)),
             pairs=False,
@@ -79,16 +71,17 @@ class Prompts(RecordSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferencePairs(RecordSpec):
+class PreferencePairs(RenderedRecords):
     """Two answers to a prompt, of which one is preferred, from JSONL, Parquet or Arrow files.
 
-    Prompt and answers are texts, or messages that the tokenizer's chat template renders; records without a
-    prompt hold whole conversations that begin alike. A row holds `chosen` and `rejected`, the prompt's ids
+    Prompt and answers are texts, or messages that the tokenizer's chat template renders; a record without a
+    prompt holds whole conversations that begin alike. A row holds `chosen` and `rejected`, the prompt's ids
     and an answer's, and masks of the answers' targets.
 
     Attributes:
         path: a JSONL, Parquet or Arrow file, a folder of them, or one that `datasets` saved.
-        prompt: column of the prompt.
+        prompt: column of the prompt, which every record must have; unset takes `prompt` of those that have
+            it.
         chosen: column of the preferred answer.
         rejected: column of the other.
         seq_len: predictions in a row.
@@ -103,23 +96,16 @@ class PreferencePairs(RecordSpec):
         ValueError: a number outside its range.
     """
 
-    path: str | None = None
-    prompt: str = "prompt"
+    prompt: str | None = None
     chosen: str = "chosen"
     rejected: str = "rejected"
     seq_len: int = 1024
-    template: str | None = None
-    template_options: JsonDict = field(default_factory=dict)
-    today: str | None = None
-    val_fraction: float = 0.05
     too_long: Literal["leave_out", "refuse"] = "leave_out"
-    loading: Loading = IN_PROCESS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.seq_len < 1:
             raise ValueError(f"data.seq_len={self.seq_len} must be at least 1")
-        _require_fraction(self.val_fraction)
 
     def records(self, *, tokenize: object = None) -> Records:
         """Render the pairs, or find them in the cache.
@@ -137,7 +123,7 @@ class PreferencePairs(RecordSpec):
         from dew.data.chat.answers import PairSource
         from dew.data.chat.store import rendered
 
-        common = _common(self, tokenize)
+        common = self.source_fields(tokenize)
         source = PairSource(prompt=self.prompt, chosen=self.chosen, rejected=self.rejected, **common)
         return answer_records(
             rendered(source),
@@ -148,28 +134,3 @@ class PreferencePairs(RecordSpec):
             vocab_size=common["tokenizer"].vocab_size,
             room="data.seq_len",
         )
-
-
-def _require_fraction(value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"data.val_fraction={value} must be at least 0 and below 1")
-
-
-def _common(spec: Prompts | PreferencePairs, tokenize: object) -> dict[str, Any]:
-    from pathlib import Path
-
-    from dew.data.chat.reading import record_files
-    from dew.data.text.tokenizer import Tokenizer
-
-    if not isinstance(tokenize, Tokenizer):
-        raise TypeError(f"tokenize={tokenize!r} must be the run's tokenizer: records are text")
-    if spec.path is None:
-        raise ValueError("data.path is not set; name a file or a folder of records")
-    return {
-        "files": record_files(Path(spec.path).expanduser()),
-        "tokenizer": tokenize,
-        "val_fraction": spec.val_fraction,
-        "template": spec.template,
-        "options": spec.template_options,
-        "today": spec.today,
-    }

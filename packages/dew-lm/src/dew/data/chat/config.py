@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dew.config.arguments import JsonDict
-from dew.data.config import IN_PROCESS, Loading, RecordSpec
+from dew.data.chat.rendered_config import RenderedRecords
 
 if TYPE_CHECKING:
     from dew.data.chat.store import ChatSource
     from dew.data.records import Records
-    from dew.data.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatMessages(RecordSpec):
+class ChatMessages(RenderedRecords):
     """Conversations, rendered by the tokenizer's own chat template, several to a row.
 
     A record holds its messages in `column` (objects with `role` and `content`, and what the template reads
@@ -42,24 +40,16 @@ class ChatMessages(RecordSpec):
         ValueError: a number outside its range.
     """
 
-    path: str | None = None
     column: str = "messages"
-    template: str | None = None
-    template_options: JsonDict = field(default_factory=dict)
-    today: str | None = None
     seq_len: int = 1024
-    val_fraction: float = 0.05
     val_rows: int | None = None
     too_long: Literal["leave_out", "cut", "refuse"] = "leave_out"
     rewritten: Literal["refuse", "split"] = "refuse"
-    loading: Loading = IN_PROCESS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.seq_len < 1:
             raise ValueError(f"data.seq_len={self.seq_len} must be at least 1")
-        if not 0 <= self.val_fraction < 1:
-            raise ValueError(f"data.val_fraction={self.val_fraction} must be at least 0 and below 1")
         if self.val_rows is not None and self.val_rows < 1:
             raise ValueError(f"data.val_rows={self.val_rows} must be at least 1, or unset for all")
 
@@ -78,35 +68,20 @@ class ChatMessages(RecordSpec):
         """
         from dew.data.chat.rows import chat_records
         from dew.data.chat.store import rendered
-        from dew.data.text.tokenizer import Tokenizer
 
-        if not isinstance(tokenize, Tokenizer):
-            raise TypeError(f"tokenize={tokenize!r} must be the run's tokenizer: conversations are text")
+        source = self.source(tokenize)
         return chat_records(
-            rendered(self.source(tokenize)),
+            rendered(source),
             seq_len=self.seq_len,
             seed=self.seed,
             val_rows=self.val_rows,
             too_long=self.too_long,
-            vocab_size=tokenize.vocab_size,
+            vocab_size=source.tokenizer.vocab_size,
         )
 
-    def source(self, tokenizer: Tokenizer) -> ChatSource:
+    def source(self, tokenize: object) -> ChatSource:
         """What `records` renders."""
-        from pathlib import Path
-
-        from dew.data.chat.reading import record_files
         from dew.data.chat.store import ChatSource
 
-        if self.path is None:
-            raise ValueError("data.path is not set; name a file or a folder of conversations")
-        return ChatSource(
-            files=record_files(Path(self.path).expanduser()),
-            tokenizer=tokenizer,
-            column=self.column,
-            val_fraction=self.val_fraction,
-            template=self.template,
-            options=self.template_options,
-            today=self.today,
-            rewritten=self.rewritten,
-        )
+        fields = self.source_fields(tokenize)
+        return ChatSource(column=self.column, rewritten=self.rewritten, **fields)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from dew.data.tokens.extras import library
+from dew.data.tokens.columnar import open_arrow_stream, open_parquet
 
 type Record = Mapping[str, Any]
 
@@ -71,22 +71,10 @@ def _lines(file: Path) -> Iterator[tuple[str, Record]]:
 
 
 def _rows(file: Path) -> Iterator[Record]:
-    if file.suffix == ".parquet":
-        parquet = library("pyarrow.parquet", "pyarrow", "Parquet files")
-        batches = _opened(parquet.ParquetFile, file).iter_batches(1024)
-    else:
-        ipc = library("pyarrow.ipc", "pyarrow", "Arrow files")
-        batches = _opened(ipc.open_stream, file)
+    parquet = file.suffix == ".parquet"
+    batches = open_parquet(file).iter_batches(1024) if parquet else open_arrow_stream(file)
     for batch in batches:
         yield from batch.to_pylist()
-
-
-def _opened(opener: Any, file: Path) -> Any:
-    pyarrow = library("pyarrow", "pyarrow", "Arrow files")
-    try:
-        return opener(pyarrow.memory_map(str(file)))
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{file} is damaged or of another kind: {error}") from error
 
 
 def _saved_splits(path: Path) -> dict[str, list[Path]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import grain
 import numpy as np
 
 from dew.data.chat.store import ChatStore
@@ -12,7 +11,7 @@ from dew.data.records import Records
 from dew.data.tokens.packed import PackedRows
 from dew.data.tokens.packing import PackingPlan
 from dew.data.tokens.source import TokenBytes
-from dew.data.tokens.windows import spread
+from dew.data.tokens.windows import split_records
 
 ROLES_KEY = "text_roles"
 """[S + 1], whose each token of a row is; values of `Role`."""
@@ -46,11 +45,13 @@ def chat_records(
     told: list[str] = []
     for split, counts in store.counts.items():
         kept, lengths, long = fitting(store, split, seq_len, too_long)
+        short = counts.texts - len(kept) - (0 if too_long == "cut" else long)
         plan = PackingPlan.placing(kept, lengths, seq_len=seq_len)
         fate = {"leave_out": "left out", "cut": f"cut after {seq_len + 1}", "refuse": ""}[too_long]
         told.append(
             f"{split}: {counts.conversations} conversations in {counts.texts} texts, {len(plan)} rows; "
             f"{long} of more than {seq_len + 1} ids {fate}".rstrip()
+            + f"; {short} of fewer than 2 left out"
             + f"; {counts.split} taken apart; {counts.silent} in which the assistant says nothing"
         )
         if split == "train" and not len(plan):
@@ -61,9 +62,10 @@ def chat_records(
         if len(plan):
             plans[split] = plan
     rows = {split: _rows(store, split, plan, seq_len, vocab_size) for split, plan in plans.items()}
-    return Records(
-        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
-        validation=grain.MapDataset.source(spread(rows["val"], val_rows)) if "val" in rows else None,
+    return split_records(
+        rows,
+        seed=seed,
+        most=val_rows,
         identity={
             "chat": store.meta.digest,
             "roles": store.roles,

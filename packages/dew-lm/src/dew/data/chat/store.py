@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -30,6 +29,7 @@ from dew.data.chat.turns import Rewritten, Spoken, spoken
 from dew.data.text.cache import is_complete
 from dew.data.text.tokenizer import Tokenizer
 from dew.data.tokens.built import built
+from dew.data.tokens.files import file_identity
 from dew.data.tokens.source import Int64s
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
@@ -81,8 +81,8 @@ class RecordSource(ABC):
 
     @property
     @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """What a record must have; its hash is that of these."""
+    def columns(self) -> Mapping[str, str]:
+        """What a record must have, by the field that names it; its hash is that of these."""
 
     @abstractmethod
     def rendered(self, record: Record, place: str) -> list[Spoken]:
@@ -122,7 +122,7 @@ class RecordSource(ABC):
             "recipe": RECIPE,
             "kind": type(self).__name__,
             "tokenizer": self.tokenizer.fingerprint(),
-            "files": {split: [_identity(path) for path in paths] for split, paths in self.files.items()},
+            "files": {split: [file_identity(path) for path in paths] for split, paths in self.files.items()},
             "template": self._template_identity(),
             "options": dict(self.options),
             **{each.name: getattr(self, each.name) for each in fields(self) if each.name not in skipped},
@@ -154,11 +154,11 @@ class RecordSource(ABC):
         from_train = "val" not in self.files
         for file in self.files["train" if from_train else split]:
             for place, record in read_records(file):
-                for column in self.columns:
+                for name, column in self.columns.items():
                     if column not in record:
                         raise ValueError(
                             f"{place} has no {column!r} (it has {', '.join(record)}); name the column as "
-                            "data.column"
+                            f"{name}"
                         )
                 if not from_train or self._held_out(record) == (split == "val"):
                     yield place, record
@@ -166,7 +166,7 @@ class RecordSource(ABC):
     def _held_out(self, record: Record) -> bool:
         if not self.val_fraction:
             return False
-        told = [record[column] for column in self.columns]
+        told = [record[column] for column in self.columns.values()]
         text = json.dumps(told[0] if len(told) == 1 else told, sort_keys=True, default=str).encode()
         number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         return number < self.val_fraction * 2**64
@@ -185,8 +185,8 @@ class ChatSource(RecordSource):
     rewritten: Rewritten
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.column,)
+    def columns(self) -> Mapping[str, str]:
+        return {"data.column": self.column}
 
     def rendered(self, record: Record, place: str) -> list[Spoken]:
         talk = conversation(record[self.column], record.get(TOOLS), place)
@@ -255,8 +255,3 @@ def _build(draft: Path, source: RecordSource) -> None:
         }
         (draft / SHEET).write_text(json.dumps(sheet, indent=2) + "\n")
         writer.finish()
-
-
-def _identity(path: Path) -> tuple[str, int, int]:
-    found = path.stat()
-    return (os.path.abspath(path), found.st_size, found.st_mtime_ns)

@@ -6,7 +6,8 @@ what the header that asks the assistant to speak adds (`add_generation_prompt`) 
 assistant never writes it. That is sound where a template leaves what it has rendered as it is. One that
 rewrites earlier turns, as one that strips their reasoning once the user speaks again, is noticed, and refused
 or taken apart: then every assistant turn is learned once, after the text that stands before it when it is
-generated, and what the template makes of it later is context alone.
+generated, and what the template makes of it later is context alone. An end of text that a template writes
+behind the last message alone, as those of Phi do, is no rewriting: it belongs to whoever speaks last.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dew.data.chat.beginnings import shared_length
 from dew.data.chat.conversation import Conversation
 from dew.data.chat.roles import Role
 from dew.data.chat.template import ChatTemplate, ChatTemplateError, Rendered
@@ -131,7 +133,7 @@ class _Growing:
 def _grown(template: ChatTemplate, talk: Conversation, rewritten: Rewritten) -> list[Spoken]:
     growing = _Growing()
     roles = talk.roles()
-    bos = template.special_tokens.get("bos_token", "")
+    bos, closing = template.special_tokens.get("bos_token", ""), _closing(template, talk)
     for index, role in enumerate(roles):
         last = index + 1 == len(roles)
         if not last and role is not Role.ASSISTANT and roles[index + 1] is role:
@@ -139,6 +141,7 @@ def _grown(template: ChatTemplate, talk: Conversation, rewritten: Rewritten) -> 
         text = _prefix(template, talk, index + 1, needed=last or role is Role.ASSISTANT)
         if text is None:
             continue  # a template that needs more messages, as one that sets the system's into the user's
+        text = text if last else text.removesuffix(closing)
         if role is Role.ASSISTANT:
             _add_assistant(template, talk, index, text, growing, rewritten)
             continue
@@ -151,6 +154,19 @@ def _grown(template: ChatTemplate, talk: Conversation, rewritten: Rewritten) -> 
     if growing.finished and not any(role is Role.ASSISTANT for _, role in growing.parts):
         return growing.finished  # what is left is context without a turn to learn
     return [*growing.finished, growing.spoken()]
+
+
+def _closing(template: ChatTemplate, talk: Conversation) -> str:
+    """The end of text where the template writes it behind the last message alone, else nothing."""
+    end = template.special_tokens.get("eos_token", "")
+    text = _prefix(template, talk, len(talk.messages), needed=True)
+    if not end or text is None or not text.endswith(end):
+        return ""
+    try:
+        asked = template.render(talk.messages, tools=talk.tools, add_generation_prompt=True).text
+    except ChatTemplateError:  # it asks for no answer to these messages, so nothing tells
+        return ""
+    return end if asked.startswith(text.removesuffix(end)) and not asked.startswith(text) else ""
 
 
 def _prefix(template: ChatTemplate, talk: Conversation, count: int, *, needed: bool) -> str | None:
@@ -193,7 +209,7 @@ def _begin_anew(
     talk: Conversation, index: int, growing: _Growing, context: str, rewritten: Rewritten
 ) -> None:
     if rewritten == "refuse":
-        at = _common(growing.text, context)
+        at = shared_length(growing.text, context)
         raise RewrittenTurns(
             f"once message {index + 1} ({talk.messages[index]['role']}) follows, the chat template "
             f"writes {_end(context, at)!r} where it wrote {_end(growing.text, at)!r} before, as one that "
@@ -202,11 +218,6 @@ def _begin_anew(
         )
     growing.close()
     growing.add(context, Role.TEMPLATE)
-
-
-def _common(one: str, other: str) -> int:
-    same = [first == second for first, second in zip(one, other, strict=False)]
-    return same.index(False) if False in same else len(same)
 
 
 def _end(text: str, at: int | None = None, width: int = 24) -> str:

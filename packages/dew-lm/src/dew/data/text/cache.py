@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from dew.data.text.corpus import Corpus, Span
 from dew.data.text.encode import encode_spans
 from dew.data.text.tokenizer import Tokenizer
 from dew.data.tokens.built import built
+from dew.data.tokens.files import file_identity
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
 RECIPE = 1
@@ -67,5 +67,4 @@ def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
 
 
 def _identity(span: Span) -> tuple[str, int, int, int, int]:
-    found = span.path.stat()
-    return (os.path.abspath(span.path), found.st_size, found.st_mtime_ns, span.start, span.stop)
+    return (*file_identity(span.path), span.start, span.stop)

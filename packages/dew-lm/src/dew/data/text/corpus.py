@@ -21,6 +21,25 @@ CUT_SEARCH = 1 << 16
 
 
 @dataclass(frozen=True)
+class Words:
+    """How the user names what is read, for messages.
+
+    Attributes:
+        path: the file or folder.
+        glob: which files of a folder.
+        sign: between such a word and its value.
+    """
+
+    path: str
+    glob: str
+    sign: str
+
+
+RUN = Words(path="data.path", glob="data.glob", sign="=")
+"""The words of a run's configuration."""
+
+
+@dataclass(frozen=True)
 class Span:
     """Bytes `start..stop-1` of a file.
 
@@ -65,36 +84,33 @@ def standard_library() -> list[Span]:
     return _spans(files, root)
 
 
-def text_files(path: Path, pattern: str) -> list[Span]:
+def text_files(path: Path, pattern: str, words: Words = RUN) -> list[Span]:
     """The file `path`, or the files below the folder `path` that match `pattern`, sorted by name.
 
     Hidden files and folders and empty files of a folder are passed over.
+
+    Args:
+        path: a file or a folder.
+        pattern: which files of a folder.
+        words: how messages name the two.
 
     Raises:
         FileNotFoundError: nothing is there, or nothing matches.
         PermissionError: a folder that may not be read.
         ValueError: only empty files.
     """
+    asked = f"{words.path}{words.sign}{path}"
     if path.is_file():
         files, root = [path], path.parent
     elif path.is_dir():
-        _require_readable(path)
-        root = path
-        files = [root / name for name in glob.glob(pattern, root_dir=root, recursive=True)]
-        files = [file for file in files if file.is_file()]
-        if not files:
-            way = (
-                "'**/*' takes every file"
-                if any(each.is_file() for each in path.rglob("*"))
-                else "it holds none"
-            )
-            raise FileNotFoundError(f"data.glob={pattern!r} matches no file below {path}; {way}")
+        files, root = _matching(path, pattern, words), path
     else:
-        raise FileNotFoundError(f"data.path={path} is not there; name a text file or a folder of text files")
+        raise FileNotFoundError(f"{asked} is not there; name a text file or a folder of text files")
     spans = _spans(files, root)
     if not spans:
-        what = "is empty" if path.is_file() else f"holds only empty files that match data.glob={pattern!r}"
-        raise ValueError(f"data.path={path} {what}; name text to train on")
+        matching = f"{words.glob}{words.sign}{pattern!r}"
+        what = "is empty" if path.is_file() else f"holds only empty files that match {matching}"
+        raise ValueError(f"{asked} {what}; name text to train on")
     return spans
 
 
@@ -158,8 +174,8 @@ def cut_before(span: Span, offset: int) -> int:
     return start + at
 
 
-def open_text(path: Path) -> IO[bytes]:
-    """`path` opened for reading bytes.
+def open_text(path: Path, words: Words = RUN) -> IO[bytes]:
+    """`path` opened for reading bytes; a message names the file's pattern as in `words`.
 
     Raises:
         PermissionError: the file may not be read; the message says what to do.
@@ -169,8 +185,19 @@ def open_text(path: Path) -> IO[bytes]:
     except PermissionError as error:
         raise PermissionError(
             f"{path} may not be read by this user; change its permissions (chmod +r) or leave it out "
-            "by data.glob"
+            f"by {words.glob}"
         ) from error
+
+
+def _matching(root: Path, pattern: str, words: Words) -> list[Path]:
+    """The files below `root` that match."""
+    _require_readable(root, words)
+    found = [root / name for name in glob.glob(pattern, root_dir=root, recursive=True)]
+    files = [file for file in found if file.is_file()]
+    if not files:
+        way = "'**/*' takes every file" if any(map(Path.is_file, root.rglob("*"))) else "it holds none"
+        raise FileNotFoundError(f"{words.glob}{words.sign}{pattern!r} matches no file below {root}; {way}")
+    return files
 
 
 def _spans(files: list[Path], root: Path) -> list[Span]:
@@ -179,16 +206,16 @@ def _spans(files: list[Path], root: Path) -> list[Span]:
     return [Span(file, name, 0, size) for name, file, size in sized if size]
 
 
-def _require_readable(root: Path) -> None:
-    _require_access(root)
+def _require_readable(root: Path, words: Words) -> None:
+    _require_access(root, words)
     for folder, folders, _ in os.walk(root):
         folders[:] = [each for each in folders if not each.startswith(".")]
         for each in folders:
-            _require_access(Path(folder, each))
+            _require_access(Path(folder, each), words)
 
 
-def _require_access(folder: Path) -> None:
+def _require_access(folder: Path, words: Words) -> None:
     if not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(
-            f"{folder} may not be read by this user; change its permissions or name another data.path"
+            f"{folder} may not be read by this user; change its permissions or name another {words.path}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -42,13 +43,11 @@ def main(argv: list[str]) -> int:
     )
     if work.finished is not None:
         print(f"{words.out} holds this corpus already")
-    began = time.monotonic()
     with shown(work.size, len(work.parts)) as progress:
-        result = work.run(progress)
-    seconds = time.monotonic() - began
+        pace = Pace(progress)
+        result = work.run(pace)
     if work.finished is None:
-        rate = work.size / 1e6 / max(seconds, 1e-9)
-        print(f"{work.size / 1e6:,.1f} MB in {seconds:,.1f} s ({rate:,.1f} MB/s)")
+        print(pace.told())
     for line in report(words, result.documents, result.empty, result.meta.ids):
         print(line)
     return SUCCESS
@@ -61,7 +60,57 @@ def report(words: argparse.Namespace, documents: int, empty: int, ids: dict[str,
     yield f"{words.out}: {documents:,} documents{left}, {splits}"
     if "val" not in ids:
         yield "nothing is held out for validation; --val-documents N holds out N documents"
-    yield f"next: dew train lm data:token-windows --data.path {words.out} --tokenizer {words.tokenizer}"
+    yield following(words.out, words.tokenizer, ids)
+
+
+def following(out: str, tokenizer: str, ids: dict[str, int]) -> str:
+    """The command that trains on the folder, with the options that its splits call for.
+
+    Args:
+        out: the folder.
+        tokenizer: its name.
+        ids: of each split.
+    """
+    from dew.data.tokens.config import TokenWindows
+    from dew.objectives.lm.config import LMRunConfig
+
+    rows = {"train": LMRunConfig.starting_point().trainer.batch_size, "val": 1}
+    longest = min((count - 1) // rows[split] for split, count in ids.items())
+    if longest < 1:
+        return "these are too few ids to train on: a split holds less than a batch of windows; give more text"
+    command = ["dew", "train", "lm", "data:token-windows", "--data.path", out, "--tokenizer", tokenizer]
+    if longest < TokenWindows().seq_len:
+        command += ["--data.seq-len", str(longest)]
+    if "val" not in ids:
+        command += ["--trainer.eval-every", "None"]
+    return f"next: {shlex.join(command)}"
+
+
+class Pace:
+    """Progress passed on, and the pace of what this call did itself.
+
+    Args:
+        progress: hears of every part.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._began = time.monotonic()
+        self._bytes = self._before = 0
+
+    def __call__(self, counts: PartCounts, before: bool) -> None:
+        if before:
+            self._before += counts.size
+        else:
+            self._bytes += counts.size
+        self._progress(counts, before)
+
+    def told(self) -> str:
+        """The bytes, the time and their ratio as one line."""
+        seconds = time.monotonic() - self._began
+        rate = self._bytes / 1e6 / max(seconds, 1e-9)
+        known = f", beside {self._before / 1e6:,.1f} MB from before" if self._before else ""
+        return f"{self._bytes / 1e6:,.1f} MB in {seconds:,.1f} s ({rate:,.1f} MB/s){known}"
 
 
 @contextmanager
@@ -77,7 +126,17 @@ def shown(size: int, parts: int) -> Generator[Progress]:
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=size)
-        yield lambda counts, before: bar.advance(task, counts.size)
+        held = 0
+
+        def told(counts: PartCounts, before: bool) -> None:
+            nonlocal held
+            if before:
+                held += counts.size
+                bar.reset(task, completed=held)  # without a speed
+            else:
+                bar.advance(task, counts.size)
+
+        yield told
 
 
 class Lines:

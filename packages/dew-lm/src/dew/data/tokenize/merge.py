@@ -26,7 +26,7 @@ class HeldOut:
 
     Attributes:
         fraction: about this part of them, where `documents` is None.
-        documents: this many.
+        documents: this many, and the copies of the last of them.
     """
 
     fraction: float
@@ -36,10 +36,7 @@ class HeldOut:
         """[documents], which are held out."""
         if self.documents is None:
             return hashes < np.uint64(min(int(self.fraction * 2**64), 2**64 - 1))
-        chosen = np.argsort(hashes, kind="stable")[: self.documents]
-        held = np.zeros(len(hashes), bool)
-        held[chosen] = True
-        return held
+        return hashes <= np.sort(hashes)[: self.documents].max(initial=0)
 
 
 def merge_parts(
@@ -62,17 +59,18 @@ def merge_parts(
         held_out: which documents are for validation.
 
     Raises:
-        ValueError: no document is left for training.
+        ValueError: no document at all, or none left for training.
     """
     dtype = id_dtype(tokenizer.vocab_size)
     files = [PartFiles(folder, number, dtype) for number in parts]
     tables = [np.fromfile(each.docs, DOCUMENT) for each in files]
     held = held_out.of(np.concatenate([table["hash"] for table in tables]))
+    if not len(held):
+        raise ValueError("no source holds a document with text; name others as PATH, or check --glob")
     if held.all():
         raise ValueError(
             f"all {len(held)} documents would be held out for validation; choose fewer with "
-            "--val-documents, or "
-            "none with --val-fraction 0"
+            "--val-documents, or none with --val-fraction 0"
         )
     borders = np.cumsum([len(table) for table in tables])[:-1]
     by_part = np.split(held, borders)

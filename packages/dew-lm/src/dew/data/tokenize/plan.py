@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dew.data.text.corpus import Span, open_text, text_files
+from dew.data.text.corpus import Span, Words, open_text, text_files
 from dew.data.text.reading import read_blocks
+from dew.data.tokens.columnar import open_parquet
 from dew.data.tokens.extras import library
 
 type Kind = Literal["text", "lines", "rows"]
 
+COMMAND = Words(path="PATH", glob="--glob", sign=" ")
+"""What the command's user writes."""
 KINDS: dict[str, Kind] = {".jsonl": "lines", ".ndjson": "lines", ".parquet": "rows"}
 """Suffix -> how the file holds documents; any other file is one document of text."""
 REFUSED = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -76,7 +79,7 @@ def plan_parts(sources: Sequence[str], pattern: str, column: str) -> list[Part]:
         PermissionError: a file or folder may not be read.
         ValueError: a packed or binary file, or records without the column.
     """
-    spans = [span for source in sources for span in text_files(Path(source).expanduser(), pattern)]
+    spans = [span for source in sources for span in text_files(Path(source).expanduser(), pattern, COMMAND)]
     most = part_bytes(sum(span.size for span in spans))
     pieces = [piece for span in spans for piece in _pieces(span, column, most)]
     parts: list[Part] = []
@@ -104,7 +107,7 @@ def _pieces(span: Span, column: str, most: int) -> Iterator[tuple[Piece, int]]:
     if kind == "rows":
         yield from _row_groups(path, column)
         return
-    with open_text(span.path) as file:
+    with open_text(span.path, COMMAND) as file:
         head = file.read(HEAD)
         line = head[: head.find(b"\n")] if b"\n" in head else head + file.readline()
     if b"\0" in head:
@@ -125,14 +128,8 @@ def _row_groups(path: str, column: str) -> Iterator[tuple[Piece, int]]:
 
 
 def _parquet(path: str, column: str) -> Any:
-    parquet = library("pyarrow.parquet", "pyarrow", "Parquet files")
+    file = open_parquet(Path(path))
     kinds = library("pyarrow.types", "pyarrow", "Parquet files")
-    try:
-        file = parquet.ParquetFile(path, memory_map=True)
-    except OSError:
-        raise
-    except Exception as error:  # pyarrow's own error class, for any file it cannot read
-        raise ValueError(f"{path} is no Parquet file: {error}") from error
     schema = file.schema_arrow
     if column not in schema.names:
         raise ValueError(
@@ -153,7 +150,7 @@ def documents(part: Part, column: str) -> Iterator[Document]:
     for piece in part.pieces:
         if piece.kind == "text":
             span = Span(Path(piece.path), piece.path, piece.start, piece.stop)
-            yield piece.path, (text for _, text in read_blocks(span))
+            yield piece.path, (text for _, text in read_blocks(span, COMMAND))
         elif piece.kind == "lines":
             yield from _lines(piece, column)
         else:
@@ -161,7 +158,7 @@ def documents(part: Part, column: str) -> Iterator[Document]:
 
 
 def _lines(piece: Piece, column: str) -> Iterator[Document]:
-    with open_text(Path(piece.path)) as file:
+    with open_text(Path(piece.path), COMMAND) as file:
         if piece.start:
             file.seek(piece.start - 1)
             file.readline()  # the line that began before belongs to the piece before

@@ -25,6 +25,7 @@ from dew.data.text.tokenizer import Tokenizer, load_tokenizer
 from dew.data.tokenize.merge import HeldOut, merge_parts
 from dew.data.tokenize.part import DRAFT, PartCounts, PartFiles, write_part, written
 from dew.data.tokenize.plan import Part, plan_parts
+from dew.data.tokens.files import file_identity
 from dew.data.tokens.store import META, CorpusMeta, id_dtype
 from dew.data.worker_life import end_with_parent
 
@@ -195,13 +196,8 @@ class Tokenizing:
             pool.shutdown(cancel_futures=True)
 
     def _identity(self) -> Mapping[str, object]:
-        stats = {piece.path: os.stat(piece.path) for part in self.parts for piece in part.pieces}
-        told = json.dumps(
-            [
-                [asdict(part) for part in self.parts],
-                [[path, each.st_size, each.st_mtime_ns] for path, each in stats.items()],
-            ]
-        )
+        paths = dict.fromkeys(piece.path for part in self.parts for piece in part.pieces)
+        told = json.dumps([[asdict(part) for part in self.parts], [file_identity(path) for path in paths]])
         return {
             "text": hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
             "tokenizer": self.tokenizer.fingerprint(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ KINDS: dict[str, StoreKind] = {
 
 SHARD = re.compile(r"-(\d+)-of-(\d+)$")
 """The end of the name of one shard of several."""
+
+
+def file_identity(path: str | Path) -> tuple[str, int, int]:
+    """What tells a file from another or an earlier one: absolute path, size and time of change."""
+    found = os.stat(path)
+    return (os.path.abspath(path), found.st_size, found.st_mtime_ns)
 
 
 @dataclass(frozen=True)

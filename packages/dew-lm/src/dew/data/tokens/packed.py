@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import grain
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +11,7 @@ from dew.data.records import Records
 from dew.data.tokens.corpus import TokenCorpus
 from dew.data.tokens.packing import PackingPlan, occurs
 from dew.data.tokens.source import TokenSource, place_of, require_vocabulary
-from dew.data.tokens.windows import conversational, spread
+from dew.data.tokens.windows import conversational, split_records
 
 PADDING = 0
 """The segment of the slots behind a row's last document, and the id and position that stand there."""
@@ -109,9 +108,10 @@ def packed_records(
         for split, plan in plans.items()
     }
     said = {} if role is None else {"role": role}
-    return Records(
-        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
-        validation=grain.MapDataset.source(spread(rows["val"], val_rows)) if "val" in rows else None,
+    return split_records(
+        rows,
+        seed=seed,
+        most=val_rows,
         identity={
             **corpus.identity,
             "seq_len": seq_len,

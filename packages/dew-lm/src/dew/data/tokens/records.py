@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dew.data.tokens.built import built
+from dew.data.tokens.columnar import open_parquet
 from dew.data.tokens.extras import library
+from dew.data.tokens.files import file_identity
 from dew.data.tokens.source import Ids, Int64s, TokenBytes
 from dew.data.tokens.store import IdDtype
 
@@ -40,9 +41,6 @@ class RecordIds(ABC):
         paths: the files, in order.
         dtype: width of an id.
         lengths: ids of every record, in order.
-
-    Raises:
-        ValueError: no file.
     """
 
     def __init__(self, paths: Sequence[str | Path], dtype: IdDtype, lengths: Int64s) -> None:
@@ -70,6 +68,11 @@ class RecordIds(ABC):
         return f"{type(self).__name__}({[str(path) for path in self.paths]}, {self.dtype!r})"
 
 
+def _require_files(paths: Sequence[str | Path]) -> None:
+    if not paths:
+        raise ValueError(f"paths={paths!r} names no file; name one at least")
+
+
 class TokenRecords(RecordIds):
     """ArrayRecord shards whose records are little-endian ids.
 
@@ -80,10 +83,11 @@ class TokenRecords(RecordIds):
     Raises:
         ImportError: array-record is not installed.
         FileNotFoundError: a shard is not there.
-        ValueError: a file of another kind, or a record whose size is no whole number of ids.
+        ValueError: no shard, a file of another kind, or a record whose size is no whole number of ids.
     """
 
     def __init__(self, paths: Sequence[str | Path], dtype: IdDtype) -> None:
+        _require_files(paths)
         self._readers: dict[int, Any] = {}
         shards = [_lengths_of_shard(Path(path), np.dtype(dtype).itemsize) for path in paths]
         self._first: Int64s = np.cumsum([0, *map(len, shards)], dtype=np.int64)
@@ -159,14 +163,16 @@ class TokenColumn(RecordIds):
     Raises:
         ImportError: pyarrow is not installed.
         FileNotFoundError: a file is not there.
-        ValueError: a file of another kind, no such column or several, or ids that `dtype` does not hold.
+        ValueError: no file, a file of another kind, no such column or several, or ids that `dtype` does not
+            hold.
     """
 
     def __init__(
         self, paths: Sequence[str | Path], column: str | None = None, dtype: IdDtype = "uint32"
     ) -> None:
+        _require_files(paths)
         files = [Path(path) for path in paths]
-        self.column = _column_of(files[0], _open_parquet(files[0]), column)
+        self.column = _column_of(files[0], open_parquet(files[0]), column)
         key = _column_key(files, self.column, dtype)
         folder = built("columns", key, lambda draft: _copy(draft, files, self.column, dtype), _is_copy)
         super().__init__(files, dtype, np.load(folder / LENGTHS))
@@ -177,7 +183,7 @@ class TokenColumn(RecordIds):
 
 
 def _column_key(files: Sequence[Path], column: str, dtype: IdDtype) -> str:
-    found = [(os.path.abspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    found = [file_identity(path) for path in files]
     return hashlib.blake2b(json.dumps([found, column, dtype]).encode(), digest_size=16).hexdigest()
 
 
@@ -190,7 +196,7 @@ def _copy(draft: Path, files: Sequence[Path], column: str, dtype: IdDtype) -> No
     compute = library("pyarrow.compute", "pyarrow", "Parquet files")
     with (draft / FLAT).open("wb") as out:
         for path in files:
-            file = _open_parquet(path)
+            file = open_parquet(path)
             for group in range(file.num_row_groups):
                 rows = file.read_row_group(group, columns=[column]).column(0).combine_chunks()
                 if rows.null_count:
@@ -208,16 +214,6 @@ def _checked(values: npt.NDArray[Any], place: str, dtype: IdDtype) -> Ids:
             f"{place} holds ids {values.min()}..{values.max()}, which {dtype} does not hold; check dtype"
         )
     return values.astype(np.dtype(dtype).newbyteorder("<"))
-
-
-def _open_parquet(path: Path) -> Any:
-    parquet = library("pyarrow.parquet", "pyarrow", "Parquet files")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there")
-    try:
-        return parquet.ParquetFile(path, memory_map=True)
-    except Exception as error:  # pyarrow's own error class, for any file it cannot read
-        raise ValueError(f"{path} is no Parquet file: {error}") from error
 
 
 def _column_of(path: Path, file: Any, named: str | None) -> str:

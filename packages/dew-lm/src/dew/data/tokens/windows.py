@@ -45,11 +45,37 @@ def window_records(
     }
     told = tuple(f"{split}: {_described(source, seq_len)}" for split, source in splits.items())
     said = {} if role is None else {"role": role}
-    return Records(
-        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
-        validation=grain.MapDataset.source(spread(rows["val"], val_windows)) if "val" in rows else None,
+    return split_records(
+        rows,
+        seed=seed,
+        most=val_windows,
         identity={**identity, "seq_len": seq_len, "seed": seed, **said},
         description=told,
+    )
+
+
+def split_records(
+    rows: Mapping[str, RowSource],
+    *,
+    seed: int,
+    most: int | None,
+    identity: Mapping[str, object],
+    description: tuple[str, ...],
+) -> Records:
+    """The rows of `train` shuffled, new each epoch, and those of `val`, where there are any, in order.
+
+    Args:
+        rows: of each split.
+        seed: of the shuffle.
+        most: at most this many validation rows, spread evenly over all; None takes all.
+        identity: what a resumed run compares.
+        description: what became of the source.
+    """
+    return Records(
+        train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
+        validation=grain.MapDataset.source(spread(rows["val"], most)) if "val" in rows else None,
+        identity=identity,
+        description=description,
     )
 
 

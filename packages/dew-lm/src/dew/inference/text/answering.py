@@ -73,21 +73,24 @@ def _rows(
 ) -> Iterator[tuple[Asked, str, Generation, int]]:
     """Each response: its prompt, its text, the record it is in, and its row there.
 
-    A prompt's key is that of its place among all prompts, whatever is drawn together.
+    A prompt's key is that of its place among all prompts, whatever is drawn together, and all prompts have
+    the budget that the widest leaves.
     """
     criteria = _criteria(options, task)
+    rows = [each.ids(_processor(task)) for each in asked]
+    budget = task.budget(options.max_new_tokens, max(map(len, rows)))
     for first in range(0, len(asked), options.batch):
-        some = asked[first : first + options.batch]
+        some = rows[first : first + options.batch]
         drawn = task(
-            [each.ids(_processor(task)) for each in some],
-            options.max_new_tokens,
+            some,
+            budget,
             key=row_keys(None, seed, len(some), first=first),
             n=options.n,
             sampling=_policy(options, task),
             stopping=criteria,
         ).host()
         for row, text in enumerate(drawn.text):
-            yield some[row // options.n], text, drawn, row
+            yield asked[first + row // options.n], text, drawn, row
 
 
 def _criteria(options: TextOptions, task: TextGeneration) -> tuple[Stopping, ...]:

@@ -115,16 +115,6 @@ def settled(text: str) -> str:
     return text[:kept]
 
 
-def addition(written: str, text: str) -> str:
-    """The part of `text` behind what it shares with `written`."""
-    shared = 0
-    for before, now in zip(written, text, strict=False):
-        if before != now:
-            break
-        shared += 1
-    return text[shared:]
-
-
 def _refuse_broken(text: str) -> None:
     try:
         text.encode()

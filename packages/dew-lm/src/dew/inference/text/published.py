@@ -14,8 +14,6 @@ from typing import Any, cast
 from dew.inference.text.controls import CONTROLS, KINDS, Control
 from dew.sampling.text.config import Sampling
 
-TOP_K = 50
-"""What `generate()` keeps where a source that samples says nothing of `top_k`."""
 WHOSE = {"policy", "transform", "distribution"}
 """Whom an explicit `sampling=` replaces."""
 
@@ -113,7 +111,7 @@ def neutral(control: Control, value: Any) -> bool:
 def refusal(controls: Controls, name: str) -> str:
     """Why a control cannot be followed, or nothing."""
     control, value = CONTROLS[name], controls.values.get(name)
-    if name == "penalty_alpha" and controls.values.get("top_k", TOP_K) in (0, 1):
+    if name == "penalty_alpha" and controls.values.get("top_k") in (0, 1):
         return ""
     if value is None or not controls.counts(name) or neutral(control, value):
         return ""
@@ -144,7 +142,7 @@ def combinations(controls: Controls) -> list[str]:
 
 
 def sampling_of(controls: Controls) -> Sampling:
-    """The policy. A source that does not sample takes the best token.
+    """The policy. A source that does not sample takes the best token; a control it leaves unset does nothing.
 
     Rows are padded with `pad_token_id`, else with the first end id, else with 0.
 
@@ -158,7 +156,7 @@ def sampling_of(controls: Controls) -> Sampling:
         return Sampling(temperature=0.0, eos_id=ids, pad_id=pad)
     return Sampling(
         temperature=controls.get("temperature", 1.0),
-        top_k=controls.get("top_k", TOP_K) or None,
+        top_k=controls.get("top_k") or None,
         eos_id=ids,
         pad_id=pad,
         top_p=controls.get("top_p", 1.0),

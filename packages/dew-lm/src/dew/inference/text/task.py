@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import jax
 
-from dew.inference.text.processor import Processor, addition, settled
+from dew.data.chat.beginnings import shared_length
+from dew.inference.text.processor import Processor, settled
 from dew.inference.text.rows import Request, read_request
 from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding import LogitsTransform, Sample, Stopping, StopStrings, Strategy
@@ -233,6 +234,46 @@ class TextGeneration:
             max_new_tokens=run.max_new_tokens,
         )
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        *,
+        ema: bool = True,
+        step: int | None = None,
+        mesh: Mesh | MeshSpec | None = None,
+        layout: Layout | None = None,
+        dtype: DtypeName | Literal["auto"] | None = None,
+        param_dtype: DtypeName | Literal["auto"] | None = None,
+    ) -> Self:
+        """`from_run` of a run that a repository of the Hugging Face Hub holds.
+
+        Args:
+            repo_id: its name, `owner/name`; a folder of that name comes first.
+            ema: as in `from_run`, like all that follow.
+            step: the checkpoint.
+            mesh: the devices.
+            layout: where parameters stand.
+            dtype: computes.
+            param_dtype: stores.
+
+        Raises:
+            FileNotFoundError: no such repository, or no run in it.
+            ImportError: huggingface-hub is not installed.
+            ValueError: as `from_run`.
+        """
+        from dew.interop.pretrained import located
+
+        return cls.from_run(
+            located(repo_id, None),
+            ema=ema,
+            step=step,
+            mesh=mesh,
+            layout=layout,
+            dtype=dtype,
+            param_dtype=param_dtype,
+        )
+
     def _resolve(
         self, request: Request, max_new_tokens: int | None, **given: Any
     ) -> tuple[ModelInputs, int, dict[str, Any]]:
@@ -258,7 +299,7 @@ class TextGeneration:
             ready = ready if done or not stops else ready[: len(ready) - pending(ready, stops)]
             # A decoder may still rewrite what it gave; then nothing is added until it agrees again.
             if done or ready.startswith(written):
-                yield from filter(None, [addition(written, ready)])
+                yield from filter(None, [ready[shared_length(written, ready) :]])
                 written = ready
             if done:
                 return

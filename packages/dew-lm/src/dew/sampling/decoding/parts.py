@@ -23,7 +23,11 @@ class LogitsTransform(Protocol):
 
 
 class Stopping(Protocol):
-    """Decides which rows end with the token that was just committed."""
+    """Decides which rows end with the token that was just committed.
+
+    A criterion that is a limit on length sets `cuts_off: ClassVar[bool] = True`: rows that no other criterion
+    ends then count as cut off, not as terminated. No other attribute is looked at.
+    """
 
     def __call__(self, state: StepState, drawn: jax.Array, /) -> jax.Array:
         """Booleans `[rows]`. `state` already holds the `drawn` tokens."""

@@ -43,7 +43,7 @@ class MaxNewTokens:
     """
 
     count: int | jax.Array
-    budget: ClassVar[bool] = True
+    cuts_off: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         token_count("count", self.count, least=1)
@@ -61,7 +61,7 @@ class MaxLength:
     """
 
     length: int | jax.Array
-    budget: ClassVar[bool] = True
+    cuts_off: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         token_count("length", self.length, least=1)

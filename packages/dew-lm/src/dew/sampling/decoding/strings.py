@@ -81,6 +81,8 @@ def stop_strings(
 ) -> StopStrings:
     """A criterion that ends a row with the token that completes one of `strings`.
 
+    One that begins in the prompt counts; the response then ends with the rest of it, which a text keeps.
+
     The tokenizer is read once, here. A byte-level or byte-fallback vocabulary is compared in UTF-8 bytes, so
     a character that two tokens share still counts; any other in characters.
 

@@ -6,9 +6,7 @@ device waits for another.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +14,12 @@ import jax
 import numpy as np
 
 from dew.sampling.text.components import as_data
+from dew.sampling.text.describing import described, without_addresses
 from dew.sampling.text.preparing import widened
 from dew.training import pool
 
 if TYPE_CHECKING:
     from dew.sampling.text.preparing import Asked, Checked
-
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def agreed(asked: Asked, check: Callable[[Asked], Checked]) -> Checked:
@@ -33,13 +30,13 @@ def agreed(asked: Asked, check: Callable[[Asked], Checked]) -> Checked:
         PoolFailure: another process's request breaks a rule.
     """
     checked, error = None, None
+    facts, own = dict[str, object](), dict[str, object]()
     try:
         _refuse_global_rows(asked)
         checked = check(asked)
+        facts, own = _facts(asked, checked), _rows(checked)
     except Exception as raised:
         error = raised
-    facts = {} if checked is None else _facts(asked, checked)
-    own = {} if checked is None else {"longest": checked.prompts.longest, **_rows(checked)}
     said = meet(error, facts, own)
     assert checked is not None, "meet raises the error of a request that was not checked"
     _refuse_torn_share(said)
@@ -81,24 +78,6 @@ def meet(
     return [each["own"] for each in said]
 
 
-def described(tree: Any) -> str:
-    """The structure of a tree of components and a digest of what its arrays hold.
-
-    Functions count by their code, not by where they lie in memory.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    digest = hashlib.sha256()
-    for leaf in leaves:
-        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-    for function in _functions(tree):
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            said = (code.co_code, code.co_names, ADDRESS.sub("", repr(code.co_consts)))
-            digest.update(repr(said).encode())
-    return f"{ADDRESS.sub('', str(structure))} with {digest.hexdigest()[:16]}"
-
-
 def _refuse_global_rows(asked: Asked) -> None:
     for leaf in jax.tree.leaves(asked.inputs):
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
@@ -111,7 +90,7 @@ def _refuse_global_rows(asked: Asked) -> None:
 def _facts(asked: Asked, checked: Checked) -> dict[str, object]:
     """What every process must say alike. A key for each row is a process's own."""
     own_keys = asked.key is not None and asked.key.ndim == 1
-    key = asked.seed if asked.key is None else described(asked.key)
+    key = asked.seed if asked.key is None else described(asked.key, "key")
     return {
         "the number of rows": checked.prompts.rows,
         "the prompts' padded width": checked.prompts.width,
@@ -119,18 +98,22 @@ def _facts(asked: Asked, checked: Checked) -> dict[str, object]:
         "n": int(asked.n),
         "key or seed": "one for each row" if own_keys else key,
         "sampling.pad_id": asked.sampling.pad_id,
-        "logits": described(checked.chain),
-        "stopping": described(checked.criteria),
-        "strategy": described(as_data((asked.strategy,))),
-        "model": ADDRESS.sub("", repr(asked.model)),
+        "logits": described(checked.chain, "logits"),
+        "stopping": described(checked.criteria, "stopping"),
+        "strategy": described(as_data((asked.strategy,)), "strategy"),
+        "model": without_addresses(repr(asked.model)),
     }
 
 
 def _rows(checked: Checked) -> dict[str, object]:
-    """Which rows these are, for processes that hold the same share."""
+    """The longest prompt, and which rows these are, for processes that hold the same share."""
     keys = jax.random.key_data(checked.keys)
     held = (np.asarray(checked.prompts.packed), checked.prompts.lengths, np.asarray(keys))
-    return {"share": checked.placement.share.index, "rows": described(held)}
+    return {
+        "longest": checked.prompts.longest,
+        "share": checked.placement.share.index,
+        "rows": described(held, "inputs"),
+    }
 
 
 def _refuse_torn_share(said: list[dict[str, Any]]) -> None:
@@ -141,12 +124,3 @@ def _refuse_torn_share(said: list[dict[str, Any]]) -> None:
                 f"process {index} and process {said.index(first)} hold the same rows of the mesh, and bring "
                 "different ones; give both the same prompts and keys"
             )
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _functions(tree: Any) -> list[Callable[..., Any]]:
-    parts = jax.tree.leaves(tree, is_leaf=lambda part: isinstance(part, jax.tree_util.Partial))
-    return [part.func for part in parts if isinstance(part, jax.tree_util.Partial)]

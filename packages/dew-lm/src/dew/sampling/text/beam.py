@@ -64,13 +64,10 @@ class Beam:
         Raises:
             ValueError: a policy that draws from a changed distribution.
         """
-        plain = Sampling(temperature=min(sampling.temperature, 1.0))
-        asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-        changed = {name: value for name, value in asked.items() if value != getattr(plain, name)}
-        if sampling.temperature not in (0, 1):
-            changed["temperature"] = sampling.temperature
-        if changed:
-            named = ", ".join(f"{name}={value}" for name, value in changed.items())
+        unchanged = {"temperature": (0, 1), "top_k": (None,), "top_p": (1,), "min_p": (0,)}
+        asked = {name: getattr(sampling, name) for name in unchanged}
+        named = ", ".join(f"{name}={asked[name]}" for name in asked if asked[name] not in unchanged[name])
+        if named:
             raise ValueError(
                 f"sampling {named} with strategy=Beam: a search draws nothing, and the chance that a beam is "
                 "kept is no token's; leave the policy's temperature and filters at their defaults, or write "

@@ -20,7 +20,7 @@ from dew.sampling.decoding.state import StepState
 from dew.sampling.text.components import Criteria, Transforms
 from dew.sampling.text.faults import CHAIN_UNDEFINED, EXHAUSTED, MODEL_UNDEFINED, SOUND
 from dew.sampling.text.loop import commit
-from dew.sampling.text.operations import DecodeOps, DecoderState
+from dew.sampling.text.operations import DecodeOps, DecoderState, members_at
 from dew.sampling.text.strategy import Draws
 
 DEAD = -1.0e9
@@ -212,7 +212,7 @@ def _step(
     count = search.count + 1
 
     def chosen(leaf: jax.Array) -> jax.Array:
-        return jax.vmap(lambda members, places: members[places])(leaf, living)
+        return members_at(leaf, living)
 
     alive = chosen(found.scores + found.ended * DEAD)
     # What the best living beam may still reach against the worst finished one.
@@ -265,7 +265,7 @@ def _extensions(
     state = ops.reparent(search.state, parents)
     state = commit(state, column, flat, state.active)
     gained = jnp.take_along_axis(raw.reshape(prompts, width * vocab), index, axis=1)
-    paths = jax.vmap(lambda members, places: members[places])(search.raw, parents)
+    paths = members_at(search.raw, parents)
     ended, terminated = stopping.judged(state, flat)
     return Extensions(
         state=state,
@@ -300,7 +300,7 @@ def _with_finished(search: Search, found: Extensions, penalties: jax.Array, eage
     )
     merged = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), held, fresh)
     places = jax.lax.top_k(merged.scores, width)[1]
-    return jax.tree.map(lambda leaf: jax.vmap(lambda members, at: members[at])(leaf, places), merged)
+    return jax.tree.map(lambda leaf: members_at(leaf, places), merged)
 
 
 def _newest(state: StepState, count: jax.Array) -> jax.Array:

@@ -35,6 +35,11 @@ class Transforms:
         """Whether the chain leaves one token: drawing from it needs no noise."""
         return bool(self.parts) and isinstance(self.parts[-1], Greedy)
 
+    @property
+    def weighing(self) -> Transforms:
+        """The chain without a choice at its end: what it still says of how likely every token is."""
+        return Transforms(self.parts[:-1]) if self.certain else self
+
 
 @struct.dataclass
 class Criteria:
@@ -56,7 +61,7 @@ class Criteria:
         for part in self.parts:
             fired = part(state, drawn)
             ended = ended | fired
-            if not getattr(part, "budget", False):
+            if not getattr(part, "cuts_off", False):
                 terminated = terminated | fired
         return ended, terminated
 

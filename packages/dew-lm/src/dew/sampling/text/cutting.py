@@ -1,4 +1,4 @@
-"""Text up to a stop string. Importing it imports no JAX."""
+"""Text up to a stop string that stands whole in it. Importing it imports no JAX."""
 
 from __future__ import annotations
 

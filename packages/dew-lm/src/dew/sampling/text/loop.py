@@ -9,6 +9,7 @@ Dimensions: B rows, N draw slots, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,20 @@ class Carry:
     raw_log_probs: jax.Array
     fault: jax.Array
     drawn: jax.Array
+
+
+class Weighed(NamedTuple):
+    """A distribution over the next token.
+
+    Attributes:
+        log_probs: `[B, V]` after the chain.
+        raw: `[B, V]` of the model.
+        fault: `[B]`, SOUND or what makes it undefined.
+    """
+
+    log_probs: jax.Array
+    raw: jax.Array
+    fault: jax.Array
 
 
 def blank(state: StepState, prompt_lengths: jax.Array) -> Carry:
@@ -94,13 +109,11 @@ def advance(
 def draw(carry: Carry, logits: jax.Array, transform: Transforms, stopping: Criteria) -> Carry:
     """Commit one token to every active row."""
     state, column = carry.state, carry.drawn
-    raw = jax.nn.log_softmax(logits, axis=-1)
-    scores = transform(state, logits)
-    fault = jnp.where(state.active, fault_of(logits, scores), carry.fault)
+    behavior, raw, found = weighed(state, logits, transform)
+    fault = jnp.where(state.active, found, carry.fault)
     alive = state.active & (fault == SOUND)
-    # A certain chain leaves 0 on one token and -inf on the others, which are log probabilities already.
-    behavior = scores if transform.certain else jax.nn.log_softmax(scores, axis=-1)
-    chosen = choose(state, behavior, certain=transform.certain)
+    keys = jax.vmap(jax.random.fold_in)(state.keys, state.step)
+    chosen = choose(keys, behavior, certain=transform.certain)
     state = commit(state, column, chosen, alive)
     ended, terminated = stopping.judged(state, chosen)
     return replace(
@@ -116,6 +129,14 @@ def draw(carry: Carry, logits: jax.Array, transform: Transforms, stopping: Crite
     )
 
 
+def weighed(state: StepState, logits: jax.Array, transform: Transforms) -> Weighed:
+    """The distribution that the chain makes of `logits` `[B, V]`."""
+    scores = transform(state, logits)
+    # A certain chain leaves 0 on one token and -inf on the others, which are log probabilities already.
+    log_probs = scores if transform.certain else jax.nn.log_softmax(scores, axis=-1)
+    return Weighed(log_probs, jax.nn.log_softmax(logits, axis=-1), fault_of(logits, scores))
+
+
 def commit(state: StepState, column: jax.Array, chosen: jax.Array, alive: jax.Array) -> StepState:
     """`state` with the `chosen` tokens of the rows `alive` in a draw column, these rows alone active."""
     slot = state.prompt_width + column
@@ -128,19 +149,14 @@ def commit(state: StepState, column: jax.Array, chosen: jax.Array, alive: jax.Ar
     )
 
 
-def choose(state: StepState, log_probs: jax.Array, *, certain: bool) -> jax.Array:
-    """`[B]` tokens drawn from `log_probs` `[B, V]`, each row with its own key and step."""
-    if certain:
-        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
-    return gumbel_choice(jax.vmap(jax.random.fold_in)(state.keys, state.step), log_probs)
-
-
-def gumbel_choice(keys: jax.Array, log_probs: jax.Array) -> jax.Array:
-    """`[B]` tokens drawn from `log_probs` `[B, V]` with the keys `[B]`.
+def choose(keys: jax.Array, log_probs: jax.Array, *, certain: bool) -> jax.Array:
+    """`[B]` tokens drawn from `log_probs` `[B, V]` with the keys `[B]`; of a certain chain the one it leaves.
 
     The largest of `log_probs` plus Gumbel noise is such a draw; the noise has full precision, since the cheap
     form never reaches events below 1e-7.
     """
+    if certain:
+        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
 
     def noise(key: jax.Array) -> jax.Array:
         return jax.random.gumbel(key, log_probs.shape[1:], jnp.float32, mode="high")

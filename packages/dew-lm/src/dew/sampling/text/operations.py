@@ -171,8 +171,7 @@ class DecodeOps:
 
         def move(leaf: jax.Array) -> jax.Array:
             grouped = leaf.reshape(groups, -1, *leaf.shape[1:])
-            chosen = jax.vmap(lambda members, places: members[places])(grouped, parents)
-            return chosen.reshape(groups * count, *leaf.shape[1:])
+            return members_at(grouped, parents).reshape(groups * count, *leaf.shape[1:])
 
         return jax.tree.map(move, rows)
 
@@ -180,6 +179,11 @@ class DecodeOps:
 def at(values: jax.Array, slots: jax.Array) -> jax.Array:
     """`[B, ...]`, of `values` `[B, T, ...]` each row's own slot `[B]`."""
     return jnp.take_along_axis(values, slots[:, None, None], axis=1)[:, 0]
+
+
+def members_at(groups: jax.Array, places: jax.Array) -> jax.Array:
+    """`[B, K, ...]`, of `groups` `[B, M, ...]` each group's members at its own `places` `[B, K]`."""
+    return jax.vmap(lambda members, chosen: members[chosen])(groups, places)
 
 
 @partial(jax.jit, static_argnames=("capacity", "slots", "keep_states"))

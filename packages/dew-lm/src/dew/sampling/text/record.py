@@ -37,7 +37,8 @@ class Generation:
         prompt_width: P.
         eos_ids: the ids that end a row and belong to no text.
         processor: decodes the rows, where a task bound one.
-        stops: the strings that end a row's text; they and what follows them belong to no text.
+        stops: the strings that end a row's text; they and what follows them belong to no text. Of one that
+            began in the prompt, what was drawn stays: a text is cut where a whole string stands in it.
     """
 
     tokens: Int[Array, "R S"]

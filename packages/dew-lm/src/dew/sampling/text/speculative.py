@@ -33,7 +33,8 @@ class Speculative:
 
     Attributes:
         block: tokens the model verifies at once; it uses `block - 1` prediction depths.
-        confidence: a proposal the draft held less likely is the block's last. 0 proposes with every depth.
+        confidence: a proposal the draft held less likely is the block's last; with a greedy chain, how
+            likely is what the chain says before its choice. 0 proposes with every depth.
 
     Raises:
         ValueError: a block below 2, or a confidence outside [0, 1].

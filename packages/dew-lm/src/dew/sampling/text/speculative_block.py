@@ -21,7 +21,7 @@ from flax import struct
 from dew.sampling.decoding.state import StepState
 from dew.sampling.text import loop
 from dew.sampling.text.components import Criteria, Transforms
-from dew.sampling.text.faults import SOUND, fault_of
+from dew.sampling.text.faults import SOUND
 from dew.sampling.text.operations import Cache, DecodeOps, DecoderState, at
 from dew.sampling.text.verification import acceptance, accepted_prefix, residual
 
@@ -43,20 +43,6 @@ class Drafting:
     caches: tuple[Cache, ...]
     last: tuple[jax.Array, ...]
     blocks: jax.Array
-
-
-class Weighed(NamedTuple):
-    """A distribution over the next token.
-
-    Attributes:
-        log_probs: `[B, V]` after the chain.
-        raw: `[B, V]` of the model.
-        fault: `[B]`.
-    """
-
-    log_probs: jax.Array
-    raw: jax.Array
-    fault: jax.Array
 
 
 class Draft(NamedTuple):
@@ -128,7 +114,7 @@ def draw_blocks(
     def step(drafting: Drafting) -> Drafting:
         state = drafting.carry.state
         keys = _block_keys(state, block + 2)
-        first = weighed(state, drafting.decoder.logits, transform)
+        first = loop.weighed(state, drafting.decoder.logits, transform)
         draft = _drafted(ops, drafting, first, transform, confidence, keys, block)
         laws = _verified(ops, drafting, draft, first, transform)
         final, token = _settled(draft, laws, keys, certain=transform.certain)
@@ -138,29 +124,16 @@ def draw_blocks(
     return jax.lax.while_loop(lambda drafting: jnp.any(drafting.carry.state.active), step, drafting)
 
 
-def weighed(state: StepState, logits: jax.Array, transform: Transforms) -> Weighed:
-    """The distribution that the chain makes of `logits` `[B, V]`."""
-    scores = transform(state, logits)
-    log_probs, raw = jax.nn.log_softmax(scores, axis=-1), jax.nn.log_softmax(logits, axis=-1)
-    return Weighed(log_probs, raw, fault_of(logits, scores))
-
-
 def _block_keys(state: StepState, count: int) -> list[jax.Array]:
     """`[B]` keys each, of their own for every draw of a block: no two blocks of a row begin at one step."""
     base = jax.vmap(jax.random.fold_in)(state.keys, state.step)
     return [jax.vmap(jax.random.fold_in, (0, None))(base, index) for index in range(count)]
 
 
-def _drawn(keys: jax.Array, log_probs: jax.Array, *, certain: bool) -> jax.Array:
-    if certain:
-        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
-    return loop.gumbel_choice(keys, log_probs)
-
-
 def _drafted(
     ops: DecodeOps,
     drafting: Drafting,
-    first: Weighed,
+    first: loop.Weighed,
     transform: Transforms,
     confidence: jax.Array,
     keys: Sequence[jax.Array],
@@ -169,7 +142,7 @@ def _drafted(
     """The model's own draw, and a proposal of every depth behind it."""
     state, lengths = drafting.carry.state, drafting.decoder.lengths
     active = state.active
-    tokens = [_drawn(keys[0], first.log_probs, certain=transform.certain)]
+    tokens = [loop.choose(keys[0], first.log_probs, certain=transform.certain)]
     prefixes = [state, loop.commit(state, state.step, tokens[0], active)]
     laws, offered = list[jax.Array](), list[jax.Array]()
     goes_on = active
@@ -180,10 +153,12 @@ def _drafted(
         states, _ = ops.depth(
             depth, drafting.caches[depth - 1], jnp.stack(tokens, axis=1), before, positions, valid
         )
-        law = weighed(prefixes[-1], ops.logits(states[:, -1]), transform)
-        token = _drawn(keys[depth], law.log_probs, certain=transform.certain)
+        logits = ops.logits(states[:, -1])
+        law = loop.weighed(prefixes[-1], logits, transform)
+        token = loop.choose(keys[depth], law.log_probs, certain=transform.certain)
         offered.append(goes_on & (law.fault == SOUND))
-        goes_on = offered[-1] & (jnp.exp(loop.pick(law.log_probs, token)) >= confidence)
+        belief = loop.weighed(prefixes[-1], logits, transform.weighing).log_probs
+        goes_on = offered[-1] & (jnp.exp(loop.pick(belief, token)) >= confidence)
         laws.append(law.log_probs)
         tokens.append(token)
         prefixes.append(loop.commit(prefixes[-1], prefixes[-1].step, token, active))
@@ -193,20 +168,22 @@ def _drafted(
 
 
 def _verified(
-    ops: DecodeOps, drafting: Drafting, draft: Draft, first: Weighed, transform: Transforms
-) -> list[Weighed]:
+    ops: DecodeOps, drafting: Drafting, draft: Draft, first: loop.Weighed, transform: Transforms
+) -> list[loop.Weighed]:
     """The model's distributions at each of the block's tokens and behind it, from one forward pass."""
     tokens = jnp.stack(draft.tokens, axis=1)
     positions = drafting.decoder.lengths[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)
     valid = jnp.broadcast_to(drafting.carry.state.active[:, None], tokens.shape)
     hidden, _ = ops.decode(drafting.decoder.cache, tokens, positions, valid)
     logits = ops.logits(hidden)
-    behind = [weighed(prefix, logits[:, index], transform) for index, prefix in enumerate(draft.prefixes[1:])]
+    behind = [
+        loop.weighed(prefix, logits[:, index], transform) for index, prefix in enumerate(draft.prefixes[1:])
+    ]
     return [first, *behind]
 
 
 def _settled(
-    draft: Draft, laws: Sequence[Weighed], keys: Sequence[jax.Array], *, certain: bool
+    draft: Draft, laws: Sequence[loop.Weighed], keys: Sequence[jax.Array], *, certain: bool
 ) -> tuple[jax.Array, jax.Array]:
     """`[B]` each: at which place of the block the model's last draw stands, and the token drawn there."""
     proposals = len(draft.log_probs)
@@ -221,13 +198,13 @@ def _settled(
     place = jnp.minimum(kept, proposals - 1)
     rejected = (kept < proposals) & jnp.take_along_axis(offered, place[:, None], axis=1)[:, 0]
     law = jnp.where(rejected[:, None], residual(own, at(drafted, place)), own)
-    return kept + 1, _drawn(keys[-2], law, certain=certain)
+    return kept + 1, loop.choose(keys[-2], law, certain=certain)
 
 
 def _committed(
     carry: loop.Carry,
     draft: Draft,
-    laws: Sequence[Weighed],
+    laws: Sequence[loop.Weighed],
     final: jax.Array,
     token: jax.Array,
     stopping: Criteria,
@@ -246,7 +223,7 @@ def _committed(
 
 
 def _with_token(
-    carry: loop.Carry, token: jax.Array, law: Weighed, here: jax.Array, stopping: Criteria
+    carry: loop.Carry, token: jax.Array, law: loop.Weighed, here: jax.Array, stopping: Criteria
 ) -> loop.Carry:
     """`carry` with one token more in the rows `here`, its likelihoods, and the rows that end with it."""
     state, column = carry.state, carry.drawn
