@@ -199,7 +199,7 @@ def test_the_largest_logits_are_those_of_expanded_keys_and_name_the_still_width(
     )
     layer = decoder().bind(variables).layers[0]
     x = layer.input_layernorm(variables["params"]["embed_tokens"]["embedding"][IDS[:, :-1]])
-    parts = layer.self_attn._project(x, decoder().bind(variables)._angles(jnp.arange(T - 1)[None]))
+    parts = layer.self_attn._project(x, decoder().bind(variables)._places(jnp.arange(T - 1)[None]))
     key, _ = layer.self_attn._expanded(parts.latent, parts.turned)
     scores = np.einsum("bthd,bshd->bhts", np.asarray(parts.query, float), np.asarray(key, float)) / 12**0.5
     scores = np.where(np.tril(np.ones((T - 1, T - 1), bool)), scores, -np.inf)

@@ -12,7 +12,7 @@ import jax
 from flax import linen as nn
 from flax.core.scope import CollectionFilter
 
-from dew.nn.backbones.causal_transformer.layer import Angles
+from dew.nn.backbones.causal_transformer.spec import Places
 from dew.nn.moe.routes import RouterRows
 from dew.nn.pipeline import stage_bank, through_stages
 from dew.nn.stack import StackView
@@ -30,7 +30,7 @@ def layers_over_stages(
     stages: int,
     *,
     x: jax.Array,
-    angles: Angles,
+    places: Places,
     segment_ids: jax.Array | None,
     routing: RouterRows | None,
     sown: Sequence[str],
@@ -43,7 +43,7 @@ def layers_over_stages(
         view: which subtrees these are.
         stages: of the pipeline.
         x: [B, T, E].
-        angles: rotary tables.
+        places: of the tokens.
         segment_ids: [B, T] or None.
         routing: what routers are told, with the routes of every layer; or None.
         sown: collections the layers report into; what they sow has a row in front for each row of `x`.
@@ -64,7 +64,7 @@ def layers_over_stages(
             own = like(wide, stored)
             inputs = (
                 x,
-                given["angles"],
+                given["places"],
                 given["segment_ids"],
                 None if told is None else told.at(first + index),
             )
@@ -74,8 +74,7 @@ def layers_over_stages(
 
     rows: dict[str, Any] = {"segment_ids": segment_ids, "routing": routing}
     shared: dict[str, Any] = {}
-    tables = jax.tree.leaves(angles)
-    (rows if tables and tables[0].shape[0] > 1 else shared)["angles"] = angles
+    (rows if places.positions.shape[0] > 1 else shared)["places"] = places
     x, reports = through_stages(stage, bank, x, rows, shared)
     found: Reports = {name: {} for name in sown}
     for index, name in enumerate(view.names):
