@@ -51,6 +51,7 @@ def trained(spec: MeshSpec, devices: int) -> Any:
         num_heads=4,
         max_seq_len=LENGTH,
         mixer=MIXER,
+        attention_chunk_size=10,
         attention_impl="reference",
         dtype=jnp.float64,
         param_dtype=jnp.float64,

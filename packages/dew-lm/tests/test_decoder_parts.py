@@ -163,6 +163,38 @@ def test_layers_that_differ_in_turn_or_scale_are_kinds_of_their_own():
     assert kinds["llama4"] == ("chunk 3", "full, unturned")
 
 
+@pytest.fixture(scope="module")
+def llama4():
+    """Layers that turn and that do not, a stream, and its projections to queries and keys of both layers."""
+    model, variables = build(**PARTS["llama4"])
+    bound = model.bind(variables)
+    x = jax.random.normal(jax.random.key(2), (1, 6, 16))
+    places = bound._places(jnp.asarray([[0, 1, 2, 3, 0, 1]]))
+    found = [layer.self_attn._project(x, places)[:2] for layer in bound.layers]
+    kernels = [variables["params"][f"layers_{index}"]["self_attn"] for index in range(2)]
+    plain = [
+        [(x @ each[name]["kernel"]).reshape(1, 6, -1, 4) for name in ("q_proj", "k_proj")] for each in kernels
+    ]
+    return found, plain
+
+
+def test_queries_grow_with_their_position_in_the_document_where_heads_do_not_turn(llama4):
+    (_, (query, key)), (_, (plain_query, plain_key)) = llama4
+    growth = 1 + 0.5 * np.log1p([0, 1, 1, 2, 0, 1])
+    np.testing.assert_allclose(query, plain_query * growth[:, None, None], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(key, plain_key, rtol=1e-5, atol=1e-6)
+
+
+def test_heads_that_turn_are_divided_by_their_root_mean_square(llama4):
+    ((query, key), _), ((plain_query, plain_key), _) = llama4
+    for found, plain in ((query, plain_query), (key, plain_key)):
+        plain = np.asarray(plain)
+        root = np.sqrt(np.mean(np.square(plain), axis=-1, keepdims=True))
+        np.testing.assert_allclose(np.mean(np.square(found), axis=-1), 1, rtol=1e-4)
+        # Nothing turns at position 0.
+        np.testing.assert_allclose(found[:, 0], (plain / root)[:, 0], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_multiply_adds_are_those_of_the_traced_products(name):
     fields = {**PARTS[name], "causal": False, **dict.fromkeys((*WINDOWS, *CHUNKS))}

@@ -50,7 +50,7 @@ MARGIN = 10
 
 
 QUICK = ("llama", "gemma3_text", "gpt2", "gpt_neox", "phi3", "olmo2", "glm4", "cohere2")
-"""Between them they have every part of the decoder; the others are compiled in the long run and, live, in
+"""Between them they have most parts of the decoder; the others are compiled in the long run and, live, in
 test_families_oracle.py."""
 
 
