@@ -51,9 +51,9 @@ def layers_over_stages(
     Raises:
         ValueError: layers that do not divide, or rows that cannot be cut.
     """
-    places = view.staged(_by_layer(variables, view.names), stages)
-    bank = tuple(stage_bank(layers) for layers in places)
-    run = [(layer.clone(parent=None), held[0]) for layer, held in zip(layers, places, strict=False)]
+    held_at = view.staged(_by_layer(variables, view.names), stages)
+    bank = tuple(stage_bank(layers) for layers in held_at)
+    run = [(layer.clone(parent=None), held[0]) for layer, held in zip(layers, held_at, strict=False)]
 
     def stage(bank: Any, x: jax.Array, rows: Any, shared: Any) -> tuple[jax.Array, Any]:
         given: dict[str, Any] = {**rows, **shared}
