@@ -74,7 +74,6 @@ def model_of(mixture: Mixture, *, remat: bool = False) -> CausalTransformer:
         num_kv_heads=2,
         max_seq_len=LENGTH,
         mixture=mixture,
-        attention_chunk_size=3,
         remat=remat,
         attention_impl="reference",
         dtype=jnp.float64,
