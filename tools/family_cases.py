@@ -747,7 +747,7 @@ CASES: Mapping[str, Case] = {
             head_dim=16,
             intermediate_size_mlp=80,
             rope_theta=1e4,
-            rope_scaling=LLAMA3,
+            rope_scaling=SCOUT,
             attention_chunk_size=5,
             # A key's bias has no gradient where heads do not turn: it moves all scores of a query alike.
             no_rope_layers=[1, 1],

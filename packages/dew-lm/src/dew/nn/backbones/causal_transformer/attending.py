@@ -80,7 +80,14 @@ class Attending(nn.Module):
         segment_ids: Int[Array, "B T"] | None,
         apart: Mapping[str, jax.Array],
     ) -> None:
-        """Sow the largest attention logits where they are asked for; `apart` is what the method says."""
+        """Sow the largest attention logits where they are asked for.
+
+        Args:
+            query: of the tokens.
+            key: of the same tokens.
+            segment_ids: the document of each.
+            apart: what the method of this name says of them.
+        """
         if not self.is_mutable_collection(QK) or self.is_initializing():
             return
         if segment_ids is not None:

@@ -212,6 +212,3 @@ class LatentAttention(Attending):
         )
         found = divergence(share, scores, seen)
         self.sow(INDEXER, "divergence", found, reduce_fn=lambda _, last: last, init_fn=lambda: found)
-
-    def _output(self, mixed: jax.Array) -> jax.Array:
-        return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))

@@ -106,9 +106,6 @@ class SelfAttention(Attending):
     def _split(self, x: jax.Array) -> jax.Array:
         return split_tokens(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)
 
-    def _output(self, mixed: jax.Array) -> jax.Array:
-        return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))
-
 
 class DecoderLayer(nn.Module):
     """Attention and feed-forward added to the stream, in the order and with the norms of `spec.block`.
