@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -32,11 +34,20 @@ FILES = {
 
 def allowed(package: Path) -> set[str]:
     """The distributions of this repository that `package` declares, extras included, and itself."""
+    return {package.name} | {name for name in declared(package) if name.startswith("dew-")}
+
+
+def declared(package: Path) -> set[str]:
+    """The distributions that `package` declares, extras included."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     extras = project.get("optional-dependencies", {}).values()
-    declared = [*project["dependencies"], *(each for extra in extras for each in extra)]
-    names = {each.split(">")[0].split("[")[0].strip() for each in declared}
-    return {package.name} | {name for name in names if name.startswith("dew-")}
+    stated = [*project["dependencies"], *(each for extra in extras for each in extra)]
+    return {normal(re.split(r"[\[<>=!~; ]", each.strip(), maxsplit=1)[0]) for each in stated}
+
+
+def normal(name: str) -> str:
+    """A distribution's name as an index compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
@@ -77,6 +88,27 @@ def test_imports_point_inward(package: Path):
         if distribution == package.name and not is_shared_level(path)
         for module, name in imports(path)
         if (owner(module, name) or package.name) not in permitted
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_library_that_is_imported_is_declared(package: Path):
+    """By the distribution itself or one of ours that it needs; imports in functions count too."""
+    ours = {each.name: each for each in PACKAGES}
+    permitted = set().union(*(declared(ours[name]) for name in allowed(package)))
+    owners = importlib.metadata.packages_distributions()
+    tops = {
+        (path.relative_to(ROOT), module.split(".")[0])
+        for path, distribution in FILES.values()
+        if distribution == package.name
+        for module, _ in imports(path)
+    }
+    wrong = [
+        f"{path} imports {top}"
+        for path, top in sorted(tops)
+        if top not in sys.stdlib_module_names | {"dew"}
+        and not permitted & {normal(name) for name in owners.get(top, (top,))}
     ]
     assert wrong == []
 

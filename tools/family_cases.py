@@ -406,6 +406,7 @@ CASES: Mapping[str, Case] = {
         ),
         altered=(
             {"rope_scaling": {**LONG, "short_factor": [2.0, 1.5, 2.0, 3.0]}},
+            {"rope_scaling": {**LONG, "factor": 8.0}},
             {"sliding_window": 6},
         ),
     ),

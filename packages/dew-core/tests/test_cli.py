@@ -15,6 +15,8 @@ from dew.cli import entry, errors, main
 from dew.cli.errors import UserError, report
 from dew.plugins.known import SHIPPED_BY
 
+pytestmark = pytest.mark.alone
+
 HEAVY = ("jax", "numpy", "tyro", "flax", "optax", "rich", "jaxtyping")
 PROBE = f"""
 import json, sys

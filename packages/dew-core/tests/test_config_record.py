@@ -22,6 +22,8 @@ from dew.telemetry.config import ProfileWindow
 from dew.training.config import Layout, MeshSpec
 from dew.training.optim.config import Cosine, ParamGroup, Power
 
+pytestmark = pytest.mark.alone
+
 
 @dataclasses.dataclass(frozen=True)
 class Crop:

@@ -17,6 +17,8 @@ from dew.testing import in_memory
 from dew.training import Checkpoints, Trainer
 from dew.training.rejections import RejectedSteps
 
+pytestmark = pytest.mark.alone
+
 KEY = jax.random.key(2)
 
 

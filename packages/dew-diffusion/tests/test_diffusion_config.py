@@ -19,6 +19,8 @@ from dew.sampling.solvers.first_order import EulerAncestral
 from dew.telemetry.png import encode_png
 from dew.testing import ConfigContract
 
+pytestmark = pytest.mark.alone
+
 
 class TestDiffusionRunConfig(ConfigContract):
     def config(self):

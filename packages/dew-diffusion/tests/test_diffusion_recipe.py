@@ -15,6 +15,8 @@ from dew.objectives.diffusion import DiffusionRunConfig
 from dew.objectives.diffusion.recipe import train
 from dew.telemetry.png import encode_png
 
+pytestmark = pytest.mark.alone
+
 TINY = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
 
 

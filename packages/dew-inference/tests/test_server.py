@@ -17,6 +17,8 @@ from dew.nn.inputs import ModelInputs
 from dew.sampling import Sampling
 from dew.sampling.decoding import MaxNewTokens, Temperature, TopK
 
+pytestmark = pytest.mark.alone
+
 FIELDS = ("tokens", "lengths", "terminated", "behavior_log_probs", "raw_log_probs")
 POLICY = Sampling(temperature=0.9, top_k=30, top_p=0.95, min_p=0.001, eos_id=7, pad_id=3)
 CAPACITY = 48

@@ -11,6 +11,8 @@ from dew.data.images.config import Digits, Textures
 from dew.objectives.jepa import JepaObjective, JepaRunConfig, MultiBlock
 from dew.testing import ConfigContract, PluginContract
 
+pytestmark = pytest.mark.alone
+
 
 class TestConfig(ConfigContract):
     def config(self):

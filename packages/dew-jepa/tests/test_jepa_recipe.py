@@ -21,6 +21,8 @@ from dew.registry import recipes, tasks
 from dew.training.placement import INIT_STREAM
 from dew.training.runs import load_run
 
+pytestmark = pytest.mark.alone
+
 PROBES = {"linear_probe", "knn_probe"}
 KINDS = ("", ".random_init", ".raw_pixels", ".random_convolutions")
 METERS = {"feature_std", "feature_covariance", "rankme"}

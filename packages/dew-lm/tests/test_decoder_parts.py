@@ -16,6 +16,7 @@ from dew.config.record import encode
 from dew.interop.decoders.translation import computed
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales, Temperature
+from dew.nn.moe import Mixture
 from dew.nn.rotary_scaling import RotaryScaling
 from dew.nn.sharding import unboxed
 from dew.testing.products import multiply_adds
@@ -239,6 +240,12 @@ def test_parameters_of_new_parts_are_named_as_their_families_name_them():
         ({**CHUNKS, "chunked_layers": (False,)}, "puts chunks in no layer"),
         ({"position": "alibi"}, "position='alibi' must be one of rotary, learned"),
         ({"rotary": Rotary(local_theta=1e4)}, "rotary.local_theta=10000.0 is the base of layers with a sl"),
+        ({"position": "learned", "rotary": Rotary(fraction=0.5)}, "rotary=.* with position='learned'"),
+        ({"position": "learned", "rope_theta": 500.0}, "rope_theta=500.0 with position='learned'"),
+        (
+            {"bias": Biases(mlp=True), "mixture": Mixture(num_experts=2, top_k=1)},
+            "bias.mlp=True with a mixture in every layer",
+        ),
         ({"rotary": Rotary(fraction=0.8)}, "the 3 that rotary.fraction=0.8 takes of head_dim=4 must be even"),
     ],
 )

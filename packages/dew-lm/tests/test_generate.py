@@ -406,6 +406,20 @@ def test_calls_of_many_lengths_and_temperatures_share_few_executables():
     assert loop.advance._cache_size() - before <= 4
 
 
+def test_lengths_within_known_buckets_compile_nothing(caplog):
+    model, variables = markov(np.random.default_rng(0).normal(size=(7, 7)))
+
+    def call(length, budget):
+        return generate(model, variables, np.full((2, length), 3), budget, seed=length, n=2).host()
+
+    call(9, 9)
+    caplog.clear()
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        for length, budget in ((5, 9), (16, 12), (3, 4)):
+            assert call(length, budget).tokens.shape == (4, length + budget)
+    assert [each.getMessage() for each in caplog.records if "Finished XLA" in each.getMessage()] == []
+
+
 def test_device_arrays_and_host_arrays_give_the_same_rows(decoder):
     model, variables = decoder
     tokens, mask = ragged([3, 6], 6)

@@ -276,6 +276,17 @@ def test_the_divergence_is_the_mean_over_layers_and_stands_beside_router_terms()
     assert float(loss) == pytest.approx(float(rest) + float(np.mean(layers)), rel=1e-6)
 
 
+def test_the_indexer_of_a_depth_learns_at_the_tokens_that_the_depth_has():
+    model = decoder(index_topk=3).clone(num_nextn_predict_layers=1)
+    training = IndexerTraining("sparse")
+    objective = LMObjective(model, S, ema_decay=None, indexer=training, mtp_weight=0.3)
+    variables = drawn(objective)
+    own = {name: leaf for name, leaf in gradient(objective, variables).items() if "depths_0" in name}
+    assert any("indexer" in name for name in own) and all(np.any(leaf) for leaf in own.values())
+    scores = jax.jit(lambda held: objective.token_scores(held, IDS, depths=True, indexer=True))(variables)
+    assert sorted(scores.indexer.weights[:, 0].sum(-1).tolist()) == [S - 1, S]
+
+
 def test_a_phase_is_asked_for_on_the_command_line_and_kept_in_the_record(tmp_path):
     words = ["indexer:indexer-training", "--indexer.phase", "warmup", "--indexer.weight", "0.5"]
     words = ["--sample-tokens", "0", *words]

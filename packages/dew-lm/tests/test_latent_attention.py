@@ -19,7 +19,7 @@ from dew.lora import LoRA
 from dew.lora.objective import adapted
 from dew.nn.attention import scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer import MLA, CausalTransformer
-from dew.nn.backbones.causal_transformer.config import Rotary
+from dew.nn.backbones.causal_transformer.config import Rotary, Temperature
 from dew.nn.backbones.causal_transformer.cost import active_weights
 from dew.nn.backbones.causal_transformer.indexer import Index, index_scores, selected_keys
 from dew.nn.frequencies import attention_factor, score_factor
@@ -278,6 +278,7 @@ def test_a_mixer_is_built_from_json_and_written_to_it():
         ({}, {"num_kv_heads": 2}, "num_kv_heads=2 with a mixer"),
         ({}, {"head_dim": 16}, "head_dim=16 is not the mixer's"),
         ({}, {"qk_norm": True}, "qk_norm=True with a mixer"),
+        ({}, {"attention_temperature": Temperature()}, r"attention_temperature=.* with a mixer"),
         ({}, {"rotary": Rotary(fraction=0.5)}, "rotary.fraction=0.5 with a mixer"),
     ],
 )

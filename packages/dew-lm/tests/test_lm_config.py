@@ -18,6 +18,8 @@ from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm import LMRunConfig
 from dew.training import MeshSpec
 
+pytestmark = pytest.mark.alone
+
 BYTE = load_tokenizer("byte")
 
 

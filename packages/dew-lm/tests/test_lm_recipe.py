@@ -16,6 +16,8 @@ from dew.objectives.lm.recipe import train
 from dew.registry import recipes
 from dew.training.record import permitted_changes
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

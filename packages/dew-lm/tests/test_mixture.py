@@ -222,6 +222,7 @@ def test_mixtures_that_cannot_be_are_refused(fields, named):
     ("make", "named"),
     [
         (lambda: ExpertGroups(count=2, keep=3), "keep=3 of count=2"),
+        (lambda: ExpertGroups(count=2, keep=1, rank="mean"), "rank='mean' must be best or best_two"),
         (lambda: replace(EIGHT, groups=ExpertGroups(count=3, keep=1)), "count=3 must divide num_experts=8"),
         (lambda: replace(EIGHT, groups=ExpertGroups(count=4, keep=1)), "top_k=3 is above the 2 experts"),
         (

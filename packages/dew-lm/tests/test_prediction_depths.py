@@ -289,6 +289,18 @@ def test_model_flops_count_the_depths_where_they_are_trained():
     assert deep.flops - plain.flops == 6 * 3 * 2 * (LENGTH * weights + keys)
 
 
+def test_a_depth_costs_what_the_last_layer_does():
+    """Of two layers the last sees four keys; a depth takes its window and no other layer's."""
+    model = MODEL.clone(
+        num_layers=2, num_nextn_predict_layers=1, sliding_window=4, sliding_layers=(False, True)
+    )
+    batch = {"text": TOKENS}
+    plain, deep = objective(model).step_cost(batch), objective(model, mtp_weight=0.3).step_cost(batch)
+    weights = 8 * 24 + 3 * 96 + 128 + 136
+    keys = 2 * 2 * 4 * sum(min(index + 1, 4) for index in range(LENGTH))
+    assert deep.flops - plain.flops == 6 * 3 * (LENGTH * weights + keys)
+
+
 @pytest.mark.slow
 def test_depths_train_alike_however_eight_devices_are_cut():
     apart = result_on_devices(str(Path(__file__).with_name("depths_on_eight.py")))

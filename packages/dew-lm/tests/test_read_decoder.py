@@ -300,8 +300,8 @@ class FakeHub(ModuleType):
         super().__init__("huggingface_hub")
         self.asked = []
 
-        def snapshot_download(repository, *, revision, allow_patterns):
-            self.asked.append((repository, revision, allow_patterns))
+        def snapshot_download(repository, *, revision, allow_patterns, ignore_patterns):
+            self.asked.append((repository, revision, allow_patterns, ignore_patterns))
             if (revision or "main") not in revisions:
                 raise self.errors.HfHubHTTPError(f"no {revision}")
             return str(folder)
@@ -322,9 +322,12 @@ def test_a_repository_is_fetched_at_its_revision_without_code_or_pickles(tmp_pat
     hub.install(monkeypatch)
     source = load_pretrained("owner/name", revision="v2")
     assert jax.tree.all(jax.tree.map(np.array_equal, source.variables, variables))
-    ((repository, revision, patterns),) = hub.asked
+    ((repository, revision, patterns, passed_over),) = hub.asked
     assert (repository, revision) == ("owner/name", "v2")
     assert not any(fnmatch(name, each) for name in ("model.py", "pytorch_model.bin") for each in patterns)
+    twins = ("original/model.safetensors", "consolidated.safetensors", "onnx/config.json")
+    assert all(any(fnmatch(name, each) for each in passed_over) for name in twins)
+    assert not any(fnmatch("model-00001-of-00002.safetensors", each) for each in passed_over)
     with pytest.raises(FileNotFoundError, match="owner/name at revision='v3' is no folder here and not had"):
         load_pretrained("owner/name", revision="v3")
 

@@ -134,6 +134,24 @@ def test_more_padding_changes_neither_loss_nor_gradient_nor_loads(marked, seq_au
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), gradient, same)
 
 
+@pytest.mark.parametrize("weight", [0.3, None])
+def test_more_padding_changes_nothing_where_depths_have_experts_too(weight):
+    """Depth 1 exists at 7 - 1 tokens of each row; without a term of theirs depths have no load."""
+    options = {**TERMS, "pad_id": 0, **({} if weight is None else {"mtp_weight": weight})}
+    found = []
+    for rows, slots in ((2, 8), (3, 11)):
+        model = decoder(mixture=BIASED, num_nextn_predict_layers=1)
+        objective = LMObjective(model, slots - 1, **options)
+        variables = jax.tree.map(lambda leaf: 3 * leaf, unboxed(objective.init(jax.random.key(1))))
+        found.append(value_and_gradient(objective, variables, *padded("pad_id", rows, slots)))
+    ((value, loads), gradient), ((other, others), same) = found
+    sent = sum(int(leaf.sum()) for leaf in jax.tree.leaves(loads))
+    assert sent == 2 * 2 * (7 if weight is None else 7 + 6)
+    jax.tree.map(np.testing.assert_array_equal, loads, others)
+    assert float(value) == pytest.approx(float(other), rel=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=4e-6), gradient, same)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "named"),
     [

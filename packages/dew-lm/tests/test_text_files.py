@@ -13,6 +13,8 @@ from dew.data.text import ByteTokenizer, HFTokenizer, TextFiles
 from dew.data.text import cache as text_cache
 from dew.data.text.corpus import first_bytes, hold_out, standard_library, text_files
 
+pytestmark = pytest.mark.alone
+
 LINES = "".join(f"line {i} of the text\n" for i in range(400))
 
 

@@ -23,6 +23,8 @@ from dew.testing import ConfigContract, MetricContract
 from dew.training import MeshSpec
 from dew.training.runs import load_run
 
+pytestmark = pytest.mark.alone
+
 
 def small(place, **changes):
     trainer = {

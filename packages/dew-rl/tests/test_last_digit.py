@@ -13,6 +13,8 @@ from dew.objectives.rl import RewardedTexts
 from dew.objectives.rl.artifacts import MeanReward
 from dew.testing import DatasetContract, MetricContract
 
+pytestmark = pytest.mark.alone
+
 
 class TestLastDigit(DatasetContract):
     def spec(self):

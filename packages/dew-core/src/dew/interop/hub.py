@@ -32,9 +32,13 @@ def downloaded(repository: str, revision: str | None) -> Path:
             f"reading {repository} from the Hub needs huggingface-hub: pip install 'dew-core[hf]'",
             name="huggingface_hub",
         ) from error
-    patterns = {"allow_patterns": list(FETCHED), "ignore_patterns": list(COPIES)}
+    fetched: list[str] = list(FETCHED)
+    copies: list[str] = list(COPIES)
     try:
-        return Path(snapshot_download(repository, revision=revision, **patterns))
+        found = snapshot_download(
+            repository, revision=revision, allow_patterns=fetched, ignore_patterns=copies
+        )
+        return Path(found)
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError) as error:
         at = "" if revision is None else f" at revision={revision!r}"
         raise FileNotFoundError(

@@ -254,9 +254,13 @@ class Decoding:
             FloatingPointError: a row whose distribution was undefined.
         """
         self._refuse_undefined(draws)
-        with self.placement.entered():
-            given = self.placement.put(self.prompts.given)
-            tokens, behavior, raw = _assembled(given, draws, n=self.n, budget=self.budget)
+        given = self.placement.put(self.prompts.given)
+        if self.placement.mesh is None:
+            parts = _joined(given, draws, self.n, self.budget)
+            tokens, behavior, raw = jax.device_put(parts, self.state.tokens.sharding)
+        else:
+            with self.placement.entered():
+                tokens, behavior, raw = _joined_on_mesh(given, draws, n=self.n, budget=self.budget)
         return Generation(
             tokens=tokens,
             lengths=draws.lengths,
@@ -278,11 +282,23 @@ class Decoding:
         refuse_undefined(*to_host((draws.faults, draws.lengths)))
 
 
+def _joined(given: Array, draws: Draws, n: int, budget: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows of a record: prompts as they were given with `budget` drawn tokens, and both likelihoods.
+
+    On the host, where the draws are done anyway: on the device, every length of prompt or budget would be a
+    program of its own.
+    """
+    drawn, behavior, raw = jax.device_get((draws.tokens, draws.behavior_log_probs, draws.raw_log_probs))
+    prompts = np.repeat(np.asarray(given, np.int32), n, axis=0)
+    tokens = np.concatenate([prompts, drawn[:, :budget]], axis=1)
+    return tokens, behavior[:, :budget], raw[:, :budget]
+
+
 @partial(jax.jit, static_argnames=("n", "budget"))
-def _assembled(
+def _joined_on_mesh(
     given: jax.Array, draws: Draws, *, n: int, budget: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The rows of a record: prompts as they were given with `budget` drawn tokens, and both likelihoods."""
+    """`_joined` where the rows lie on a mesh and stay there."""
     prompts = jnp.repeat(jnp.asarray(given, jnp.int32), n, axis=0)
     tokens = jnp.concatenate([prompts, draws.tokens[:, :budget]], axis=1)
     return tokens, draws.behavior_log_probs[:, :budget], draws.raw_log_probs[:, :budget]
