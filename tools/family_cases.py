@@ -43,11 +43,14 @@ SIZES: Mapping[str, Any] = {
     # torch gives the vector of a padding token no gradient, which is no part of the function.
     "pad_token_id": None,
 }
-FULL, SLIDING = "full_attention", "sliding_attention"
+SCOUT = {**LLAMA3, "high_freq_factor": 1.0}
+"""No ramp between the two wavelengths, as Llama 4 Scout has it."""
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 SHAPES = (
     "vocab_size",
     "hidden_size",
     "intermediate_size",
+    "intermediate_size_mlp",
     "num_hidden_layers",
     "num_attention_heads",
     "num_key_value_heads",
@@ -68,6 +71,8 @@ SHAPES = (
     "mlp_only_layers",
     "decoder_sparse_step",
     "first_k_dense_replace",
+    "moe_layers",
+    "interleave_moe_layer_step",
     "qkv_bias",
     "use_qk_norm",
     "kv_lora_rank",
@@ -699,6 +704,63 @@ CASES: Mapping[str, Case] = {
             {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]},
             *ROUTED,
         ),
+        experts=True,
+    ),
+    "llama4_text": Case(
+        config="Llama4TextConfig",
+        fields=llama_like(
+            head_dim=16,
+            intermediate_size_mlp=80,
+            rope_theta=1e4,
+            attention_chunk_size=8,
+            no_rope_layers=[1, 1, 1, 0],
+            floor_scale=8,
+            attn_scale=1.0,
+            num_local_experts=4,
+            num_experts_per_tok=1,
+            interleave_moe_layer_step=2,
+        ),
+        altered=(
+            {"rms_norm_eps": 2e-2},
+            {"hidden_act": TANH},
+            {"rope_theta": 20000.0},
+            {"rope_scaling": LLAMA3},
+            {"rope_scaling": SCOUT},
+            {"attention_chunk_size": 7},
+            {"attention_chunk_size": 9},
+            {"no_rope_layers": [1, 1, 1, 1]},
+            {"no_rope_layers": None, "no_rope_layer_interval": 2},
+            {"layer_types": [CHUNKED, FULL, CHUNKED, FULL]},
+            {"use_qk_norm": False},
+            {"attn_temperature_tuning": False},
+            {"floor_scale": 4},
+            {"attn_scale": 0.5},
+            {"num_experts_per_tok": 2},
+            {"moe_layers": [0, 3]},
+            {"interleave_moe_layer_step": 1},
+        ),
+        experts=True,
+    ),
+    "llama4_text_biased": Case(
+        config="Llama4TextConfig",
+        fields=llama_like(
+            num_hidden_layers=2,
+            head_dim=16,
+            intermediate_size_mlp=80,
+            rope_theta=1e4,
+            rope_scaling=SCOUT,
+            attention_chunk_size=5,
+            # A key's bias has no gradient where heads do not turn: it moves all scores of a query alike.
+            no_rope_layers=[1, 1],
+            layer_types=[FULL, CHUNKED],
+            use_qk_norm=False,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            num_local_experts=6,
+            num_experts_per_tok=3,
+            moe_layers=[0, 1],
+        ),
+        altered=({"attention_chunk_size": 6}, {"use_qk_norm": True}),
         experts=True,
     ),
 }

@@ -46,11 +46,18 @@ def documents(length=LENGTH):
     return {"query_segment_ids": ids, "key_segment_ids": ids}
 
 
+def chunks(size, length=LENGTH):
+    """One numbering for all rows."""
+    ids = jnp.arange(length)[None] // size
+    return {"query_segment_ids": ids, "key_segment_ids": ids}
+
+
 SINKS = jnp.asarray([0.5, -1.0, 2.0, 4.0])
 CASES = {
     "causal, sinks": ({"causal": True}, {"sinks": SINKS}),
     "window in documents, softcap": ({"causal": True, "window": 5, "softcap": 2.0}, documents()),
     "documents alone": ({}, documents()),
+    "chunks of all rows": ({"causal": True, "window": 50}, chunks(50)),
 }
 
 

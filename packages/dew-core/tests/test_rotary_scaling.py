@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +37,12 @@ def test_llama3_keeps_short_wavelengths_stretches_long_ones_and_blends_between()
     smooth = (turns[between] - 1) / 3
     assert between.sum() > 1
     np.testing.assert_allclose(found[between], PLAIN[between] * (smooth + (1 - smooth) / 8), rtol=1e-6)
+
+
+def test_llama3_with_equal_factors_has_no_ramp_between_kept_and_stretched():
+    """Llama 4 Scout's files say 1 and 1."""
+    found, turns = scaled(replace(LLAMA3, high_freq_factor=1.0))[0], 64 * PLAIN / (2 * math.pi)
+    np.testing.assert_allclose(found, np.where(turns > 1, PLAIN, PLAIN / 8), rtol=1e-6)
 
 
 def test_yarn_ramps_between_the_pairs_that_turn_beta_times():

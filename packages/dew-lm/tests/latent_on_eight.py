@@ -15,7 +15,7 @@ import optax
 
 from dew.nn.backbones.causal_transformer import MLA, CausalTransformer
 from dew.objectives.lm import IndexerTraining, LMObjective
-from dew.objectives.lm.batch import SEGMENTS_KEY
+from dew.objectives.lm.batch import POSITIONS_KEY, SEGMENTS_KEY
 from dew.training import Layout, MeshSpec, Trainer, build_mesh
 from dew.training.distributed import shard_batch
 
@@ -30,7 +30,7 @@ MIXER = MLA(
     q_lora_rank=16,
     index_n_heads=8,
     index_head_dim=8,
-    index_topk=5,
+    index_topk=3,
 )
 MESHES = {
     "fsdp 2 x tensor 2 x data 2": MeshSpec(fsdp=2, tensor=2),
@@ -41,6 +41,8 @@ MESHES = {
 DRAW = np.random.default_rng(0)
 TEXT = DRAW.integers(0, 64, (UPDATES, ROWS, LENGTH + 1)).astype(np.int32)
 SEGMENTS = np.sort(DRAW.integers(1, 4, (UPDATES, ROWS, LENGTH + 1)), axis=-1).astype(np.int32)
+STARTS = np.where(np.diff(SEGMENTS, axis=-1, prepend=0), np.arange(LENGTH + 1), 0)
+POSITIONS = (np.arange(LENGTH + 1) - np.maximum.accumulate(STARTS, axis=-1)).astype(np.int32)
 
 
 def trained(spec: MeshSpec, devices: int) -> Any:
@@ -51,6 +53,7 @@ def trained(spec: MeshSpec, devices: int) -> Any:
         num_heads=4,
         max_seq_len=LENGTH,
         mixer=MIXER,
+        attention_chunk_size=4,
         attention_impl="reference",
         dtype=jnp.float64,
         param_dtype=jnp.float64,
@@ -61,8 +64,9 @@ def trained(spec: MeshSpec, devices: int) -> Any:
     trainer.__dict__["mesh"] = build_mesh(spec, jax.devices()[:devices])
     state, _, _ = trainer.place()
     step = None
-    for rows, segments in zip(TEXT, SEGMENTS, strict=True):
-        batch = shard_batch({"text": rows, SEGMENTS_KEY: segments}, trainer.mesh)
+    for rows, segments, positions in zip(TEXT, SEGMENTS, POSITIONS, strict=True):
+        fields = {"text": rows, SEGMENTS_KEY: segments, POSITIONS_KEY: positions}
+        batch = shard_batch(fields, trainer.mesh)
         step = step or trainer.compile(state, batch)
         result = step(state, batch)
         state = result.state

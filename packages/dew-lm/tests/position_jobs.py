@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dew.nn.backbones.causal_transformer import Biases, CausalTransformer, Rotary
+from dew.nn.backbones.causal_transformer import Biases, CausalTransformer, Rotary, Temperature
 from dew.nn.moe import Mixture
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step
@@ -35,6 +35,8 @@ MODELS = {
         qk_norm=True,
         sliding_window=20,
         sliding_layers=(True, False),
+        attention_chunk_size=7,
+        chunked_layers=(False, True),
         attn_logit_softcap=5.0,
         final_logit_softcap=9.0,
         tie_embeddings=True,
@@ -52,7 +54,12 @@ MODELS = {
         bias=Biases(qkv=True, output=True, mlp=True),
     ),
     "experts": CausalTransformer(
-        **COMMON, num_heads=8, mixture=Mixture(num_experts=4, top_k=2, intermediate_size=16)
+        **COMMON,
+        num_heads=8,
+        mixture=Mixture(num_experts=4, top_k=2, intermediate_size=16),
+        rotary=Rotary(layers=(True, False)),
+        qk_norm="l2",
+        attention_temperature=Temperature(every=8),
     ),
 }
 

@@ -41,13 +41,14 @@ def per_token(model, **options):
         ({}, 129_088, 837_504),
         ({"causal": False}, 129_088, 897_408),
         ({"sliding_window": 5}, 129_088, 789_120),
+        ({"attention_chunk_size": 5}, 129_088, 783_744),
         ({"mixture": Mixture(num_experts=6, top_k=2)}, 204_352, 1_289_088),
         ({"tie_embeddings": True}, 129_088, 837_504),
     ],
 )
 def test_flops_of_a_token_are_the_hand_computed_ones(changed, weights, flops):
     """4 layers of 12,288 in attention and 18,432 in the block (two of six and a router of 384), a head of
-    6,208; 4 x 6 x 4 x 32 for each key of the 20.5, 40 or 4.75 that a query sees."""
+    6,208; 4 x 6 x 4 x 32 for each key of the 20.5, 40, 4.75 or 3 that a query sees."""
     model = decoder(**changed)
     assert active_weights(model) == weights
     assert 6 * model.forward_macs(S) / S == flops
@@ -73,6 +74,13 @@ def test_keys_seen_under_a_window_by_counting():
     for length, window in ((7, 3), (3, 7), (5, 5), (4, 1)):
         counted = sum(min(index + 1, window) for index in range(length))
         assert seen_keys(length, window, causal=True) == counted
+
+
+def test_keys_seen_in_chunks_by_counting():
+    for length, chunk, window in ((7, 3, None), (6, 3, 2), (5, 9, 4), (9, 4, 7)):
+        span = length if window is None else window
+        counted = sum(min(index % chunk + 1, span) for index in range(length))
+        assert seen_keys(length, window, causal=True, chunk=chunk) == counted
 
 
 def test_what_trains_in_part_has_no_count():

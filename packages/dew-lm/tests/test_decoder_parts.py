@@ -15,7 +15,7 @@ from dew.config import ModelConfig
 from dew.config.record import encode
 from dew.interop.decoders.translation import computed
 from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales
+from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales, Temperature
 from dew.nn.moe import Mixture
 from dew.nn.rotary_scaling import RotaryScaling
 from dew.nn.sharding import unboxed
@@ -36,6 +36,7 @@ LONG = RotaryScaling(
     kind="longrope", factor=4.0, original_length=8, short_factors=(1.0, 2.0), long_factors=(3.0, 5.0)
 )
 WINDOWS = {"sliding_window": 3, "sliding_layers": (True, False)}
+CHUNKS = {"attention_chunk_size": 3, "chunked_layers": (True, False)}
 PARTS = {
     "gpt2": {
         "position": "learned",
@@ -62,6 +63,12 @@ PARTS = {
     "neox": {"block": "parallel", "activation": "gelu_erf", "rotary": Rotary(fraction=0.5)},
     "olmo": {"block": "post", "qk_norm": "width", "scales": Scales(residual=0.5)},
     "yarn": {"rotary": Rotary(scaling=YARN), "activation": "geglu_erf"},
+    "llama4": {
+        "rotary": Rotary(pairs="neighbours", layers=(True, False)),
+        "qk_norm": "l2",
+        "attention_temperature": Temperature(strength=0.5, every=2),
+        **CHUNKS,
+    },
 }
 TOKENS = np.random.default_rng(5).integers(0, 31, (2, 12)).astype(np.int32)
 
@@ -154,11 +161,44 @@ def test_layers_that_differ_in_turn_or_scale_are_kinds_of_their_own():
     assert kinds["cohere"] == ("window 3", "full, unturned")
     assert kinds["gpt2"] == ("full, unturned, scale 0.5", "full, unturned, scale 0.25")
     assert kinds["yarn"] == ("full", "full")
+    assert kinds["llama4"] == ("chunk 3", "full, unturned")
+
+
+@pytest.fixture(scope="module")
+def llama4():
+    """Layers that turn and that do not, a stream, and its projections to queries and keys of both layers."""
+    model, variables = build(**PARTS["llama4"])
+    bound = model.bind(variables)
+    x = jax.random.normal(jax.random.key(2), (1, 6, 16))
+    places = bound._places(jnp.asarray([[0, 1, 2, 3, 0, 1]]))
+    found = [layer.self_attn._project(x, places)[:2] for layer in bound.layers]
+    kernels = [variables["params"][f"layers_{index}"]["self_attn"] for index in range(2)]
+    plain = [
+        [(x @ each[name]["kernel"]).reshape(1, 6, -1, 4) for name in ("q_proj", "k_proj")] for each in kernels
+    ]
+    return found, plain
+
+
+def test_queries_grow_with_their_position_in_the_document_where_heads_do_not_turn(llama4):
+    (_, (query, key)), (_, (plain_query, plain_key)) = llama4
+    growth = 1 + 0.5 * np.log1p([0, 1, 1, 2, 0, 1])
+    np.testing.assert_allclose(query, plain_query * growth[:, None, None], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(key, plain_key, rtol=1e-5, atol=1e-6)
+
+
+def test_heads_that_turn_are_divided_by_their_root_mean_square(llama4):
+    ((query, key), _), ((plain_query, plain_key), _) = llama4
+    for found, plain in ((query, plain_query), (key, plain_key)):
+        plain = np.asarray(plain)
+        root = np.sqrt(np.mean(np.square(plain), axis=-1, keepdims=True))
+        np.testing.assert_allclose(np.mean(np.square(found), axis=-1), 1, rtol=1e-4)
+        # Nothing turns at position 0.
+        np.testing.assert_allclose(found[:, 0], (plain / root)[:, 0], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_multiply_adds_are_those_of_the_traced_products(name):
-    fields = {**PARTS[name], "causal": False, "sliding_window": None, "sliding_layers": None}
+    fields = {**PARTS[name], "causal": False, **dict.fromkeys((*WINDOWS, *CHUNKS))}
     fields |= {"rotary": Rotary()} if name == "gemma" else {}
     model, variables = build(**fields, attention_impl="reference")
     traced = multiply_adds(lambda: model.apply(variables, TOKENS[:1]))
@@ -191,7 +231,13 @@ def test_parameters_of_new_parts_are_named_as_their_families_name_them():
     [
         ({"block": "before"}, "block='before' must be one of pre, post, sandwich, parallel, parallel_shared"),
         ({"norm_kind": "batch"}, "norm_kind='batch' must be one of rms, rms_offset, layer, layer_scale"),
-        ({"qk_norm": "layer"}, "qk_norm='layer' must be one of False, True, width"),
+        ({"qk_norm": "layer"}, "qk_norm='layer' must be one of False, True, width, l2"),
+        ({"qk_norm": "l2", "position": "learned"}, "qk_norm='l2' acts in layers that turn, and none does"),
+        ({"attention_temperature": Temperature()}, "acts in layers that do not turn, and all do"),
+        ({"attention_chunk_size": 0}, "attention_chunk_size=0 must be at least 1"),
+        ({"attention_chunk_size": 3, "causal": False}, "attention_chunk_size=3 needs causal=True"),
+        ({"chunked_layers": (True,)}, "needs attention_chunk_size, the size of those layers' chunks"),
+        ({**CHUNKS, "chunked_layers": (False,)}, "puts chunks in no layer"),
         ({"position": "alibi"}, "position='alibi' must be one of rotary, learned"),
         ({"rotary": Rotary(local_theta=1e4)}, "rotary.local_theta=10000.0 is the base of layers with a sl"),
         ({"position": "learned", "rotary": Rotary(fraction=0.5)}, "rotary=.* with position='learned'"),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+import tempfile
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from dew.objectives.lm import LMObjective
+from dew.sampling import Sampling
 
 pytestmark = pytest.mark.oracle
 transformers = pytest.importorskip("transformers")
@@ -74,3 +79,18 @@ def test_altering_a_field_moves_the_logits_of_transformers(name, fields, margin)
     altered = golden.torch_logits(golden.torch_model(cases.CASES[name], **fields).double(), cases.CASES[name])
     moved = np.abs(altered - base_logits(name)).max()
     assert moved > margin * families.MARGIN * families.GOLDEN[name]["floor"], moved
+
+
+def test_greedy_continuations_through_chunks_are_those_of_transformers_and_its_cache():
+    """Prompts of 11 tokens and 60 more, over chunks of 8."""
+    case = cases.CASES["llama4_text"]
+    theirs, prompts = golden.torch_model(case), golden.token_ids(case)[:, :11]
+    options = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = theirs.generate(torch.from_numpy(prompts), **options).numpy()
+    with tempfile.TemporaryDirectory() as where:
+        theirs.save_pretrained(where)
+        source = families.load_pretrained(where)
+    model = source.model.clone(precision="highest")
+    draw = LMObjective(model, 64, ema_decay=None).policy(source.variables)
+    drawn = draw(prompts.tolist(), max_new_tokens=60, sampling=Sampling(temperature=0), key=jax.random.key(0))
+    np.testing.assert_array_equal(drawn.tokens, expected)

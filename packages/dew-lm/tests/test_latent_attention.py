@@ -19,7 +19,7 @@ from dew.lora import LoRA
 from dew.lora.objective import adapted
 from dew.nn.attention import scaled_dot_product_attention
 from dew.nn.backbones.causal_transformer import MLA, CausalTransformer
-from dew.nn.backbones.causal_transformer.config import Rotary
+from dew.nn.backbones.causal_transformer.config import Rotary, Temperature
 from dew.nn.backbones.causal_transformer.cost import active_weights
 from dew.nn.backbones.causal_transformer.indexer import Index, index_scores, selected_keys
 from dew.nn.frequencies import attention_factor, score_factor
@@ -199,7 +199,7 @@ def test_the_largest_logits_are_those_of_expanded_keys_and_name_the_still_width(
     )
     layer = decoder().bind(variables).layers[0]
     x = layer.input_layernorm(variables["params"]["embed_tokens"]["embedding"][IDS[:, :-1]])
-    parts = layer.self_attn._project(x, decoder().bind(variables)._angles(jnp.arange(T - 1)[None]))
+    parts = layer.self_attn._project(x, decoder().bind(variables)._places(jnp.arange(T - 1)[None]))
     key, _ = layer.self_attn._expanded(parts.latent, parts.turned)
     scores = np.einsum("bthd,bshd->bhts", np.asarray(parts.query, float), np.asarray(key, float)) / 12**0.5
     scores = np.where(np.tril(np.ones((T - 1, T - 1), bool)), scores, -np.inf)
@@ -278,6 +278,7 @@ def test_a_mixer_is_built_from_json_and_written_to_it():
         ({}, {"num_kv_heads": 2}, "num_kv_heads=2 with a mixer"),
         ({}, {"head_dim": 16}, "head_dim=16 is not the mixer's"),
         ({}, {"qk_norm": True}, "qk_norm=True with a mixer"),
+        ({}, {"attention_temperature": Temperature()}, r"attention_temperature=.* with a mixer"),
         ({}, {"rotary": Rotary(fraction=0.5)}, "rotary.fraction=0.5 with a mixer"),
     ],
 )

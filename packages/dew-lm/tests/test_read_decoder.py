@@ -18,9 +18,9 @@ from dew.data.text import ByteTokenizer
 from dew.interop import load_pretrained, save_pretrained_decoder
 from dew.interop.decoders.catalogue import family_of
 from dew.interop.decoders.stored import StoredTensor
-from dew.interop.decoders.translation import model_of
+from dew.interop.decoders.translation import computed, config_of, model_of
 from dew.nn.backbones.causal_transformer import CausalTransformer
-from dew.nn.backbones.causal_transformer.config import Biases
+from dew.nn.backbones.causal_transformer.config import Biases, Temperature
 from dew.registry import UnknownComponent
 from dew.sampling import Sampling
 
@@ -182,6 +182,65 @@ def test_layers_of_cohere_turn_where_they_have_a_window(window, turned):
     """As `Cohere2Attention` does, whose window is the configuration's in its sliding layers."""
     model = read({**COHERE, "sliding_window": window})
     assert tuple(plan.angles is not None for plan in model.plans) == turned
+
+
+SCOUT = {
+    **{name: value for name, value in QWEN.items() if not name.endswith(("window", "window_layers"))},
+    "model_type": "llama4_text",
+    "intermediate_size_mlp": 48,
+    "num_local_experts": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"size": 8192, "chunks": (1, 1, 1, 0), "turned": (1, 1, 1, 0), "experts": (1, 1, 1, 1)}),
+        (
+            {"no_rope_layers": [], "no_rope_layer_interval": 2},
+            {"chunks": (1, 0, 1, 0), "turned": (1, 0, 1, 0)},
+        ),
+        ({"no_rope_layers": [1, 0, 1, 1, 0, 1]}, {"turned": (1, 0, 1, 1)}),
+        ({"no_rope_layers": [0] * 4}, {"norm": False, "chunks": (0,) * 4, "size": None}),
+        ({"no_rope_layers": [1] * 4}, {"temperature": None, "turned": (1,) * 4}),
+        ({"use_qk_norm": False, "attn_temperature_tuning": False}, {"norm": False, "temperature": None}),
+        # Older files say how often, in place of whether.
+        ({"attn_temperature_tuning": 4}, {"temperature": Temperature()}),
+        ({"interleave_moe_layer_step": 2}, {"experts": (0, 1, 0, 1)}),
+        ({"moe_layers": [2], "interleave_moe_layer_step": 2}, {"experts": (0, 0, 1, 0)}),
+        ({"moe_layers": []}, {"experts": (0,) * 4}),
+    ],
+)
+def test_the_layers_of_llama_4_are_those_that_its_files_mean(fields, expected):
+    """As transformers' `Llama4TextConfig` fills what a file leaves out."""
+    model = read({**SCOUT, **fields})
+    found = {
+        "size": model.attention_chunk_size,
+        "chunks": tuple(plan.chunk is not None for plan in model.plans),
+        "turned": tuple(plan.angles is not None for plan in model.plans),
+        "experts": tuple(plan.experts for plan in model.plans),
+        "norm": model.qk_norm,
+        "temperature": model.attention_temperature,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert computed(read(config_of(family_of("llama4_text"), model))) == computed(model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"no_rope_layers": [1, 0]}, "no_rope_layers names 2 layers, fewer than there are"),
+        (
+            {"layer_types": ["sliding_attention"] * 4},
+            "layer_types names sliding_attention; chunked_attention",
+        ),
+        ({"attention_chunk_size": None}, "attention_chunk_size=None: layers with chunked_attention need"),
+        ({"for_llm_compressor": True}, "for_llm_compressor=True: this decoder computes False alone"),
+    ],
+)
+def test_layers_that_llama_4_does_not_have_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        read({**SCOUT, **fields})
 
 
 def test_layers_and_rotations_of_unknown_kinds_are_refused():

@@ -98,7 +98,8 @@ def _llama3(exponents: np.ndarray, theta: float, scaling: RotaryScaling) -> np.n
     plain = theta**-exponents
     low, high = cast("float", scaling.low_freq_factor), cast("float", scaling.high_freq_factor)
     turns = cast("int", scaling.original_length) * plain / (2 * math.pi)
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    # Between equal factors there is no ramp.
+    kept = turns >= low if low == high else np.clip((turns - low) / (high - low), 0.0, 1.0)
     return (1 - kept) * plain / cast("float", scaling.factor) + kept * plain
 
 

@@ -58,8 +58,8 @@ def scaled_dot_product_attention(
         value: [B, S, K, E].
         causal: a query sees no later key.
         mask: boolean, broadcastable to [B, H, T, S]; True allows.
-        query_segment_ids: [B, T], the document of each query.
-        key_segment_ids: [B, S], the document of each key.
+        query_segment_ids: [B, T], the document of each query; [1, T] where rows are alike.
+        key_segment_ids: [B, S] or [1, S], the document of each key.
         query_positions: [B, T], for a sequence that continues a cache, or whose entries are out of order.
         key_positions: [B, S].
         window: a query sees itself and the `window - 1` positions before it; implies `causal`.

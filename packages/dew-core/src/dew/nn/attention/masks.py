@@ -34,8 +34,8 @@ def allowed_keys(
         causal: a query sees no later key.
         window: a query sees itself and the `window - 1` positions before it; implies `causal`.
         mask: boolean, broadcastable to [B, H, T, S]; True allows.
-        query_segment_ids: [B, T], the document of each query.
-        key_segment_ids: [B, S], the document of each key.
+        query_segment_ids: [B, T], the document of each query; [1, T] where rows are alike.
+        key_segment_ids: [B, S] or [1, S], the document of each key.
         query_positions: [B, T], needed for `causal` and `window` if T is not S.
         key_positions: [B, S], needed for `causal` and `window` if T is not S.
 

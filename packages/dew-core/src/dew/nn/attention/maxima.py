@@ -40,7 +40,7 @@ def logit_maxima(
         key: [B, T, K, D] with K dividing H; a key head serves H / K query heads in a row.
         causal: a query sees no later key.
         window: a query sees itself and the `window - 1` positions before it; implies `causal`.
-        segment_ids: [B, T]; a query sees the keys of its own segment.
+        segment_ids: [B, T] or [1, T]; a query sees the keys of its own segment.
         scale: multiplies the scores; None is `D ** -0.5`.
         precision: of the products.
 

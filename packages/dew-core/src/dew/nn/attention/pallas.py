@@ -70,8 +70,8 @@ def splash_attention(
     """Return `softmax(cap(scale * q k^T)) v`, with sinks and documents as `operands` has them.
 
     Args:
-        operands: query [B, T, H, D], key and value [B, S, K, D], and perhaps query_segment_ids [B, T],
-            key_segment_ids [B, S] and sinks [H].
+        operands: query [B, T, H, D], key and value [B, S, K, D], and perhaps query_segment_ids [B, T] or
+            [1, T], key_segment_ids [B, S] or [1, S] and sinks [H].
         causal: a query sees no later key.
         window: a query sees itself and the `window - 1` positions before it.
         scale: multiplies the scores.
@@ -80,8 +80,13 @@ def splash_attention(
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    queries, heads = operands["query"].shape[1:3]
+    batch, queries, heads = operands["query"].shape[:3]
     keys = operands["key"].shape[1]
+    operands = {
+        # The kernel takes one row at a time.
+        name: jnp.broadcast_to(each, (batch, each.shape[1])) if name.endswith("ids") else each
+        for name, each in operands.items()
+    }
     local_heads = heads // (axis_size(TENSOR_AXIS) if _split_heads(operands) else 1)
     shape = queries, keys
     if window is not None:

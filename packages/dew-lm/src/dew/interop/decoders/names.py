@@ -18,6 +18,7 @@ MODEL_TYPES = (
     "gpt_oss",
     "granite",
     "llama",
+    "llama4_text",
     "ministral",
     "mistral",
     "mixtral",

@@ -66,6 +66,7 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
     """What a model computes, by dotted name, with every default spelled out."""
     values = {each.name: getattr(model, each.name) for each in fields(model) if each.name not in NUMERICS}
     spans = windows(model.num_layers, model.sliding_window, model.sliding_layers)
+    chunks = windows(model.num_layers, model.attention_chunk_size, model.chunked_layers)
     turned = model.position == "rotary"
     values |= {
         "num_kv_heads": model.kv_heads,
@@ -73,6 +74,7 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
         "intermediate_size": _width(model),
         "sliding_window": next(filter(None, spans), None),
         "sliding_layers": tuple(span is not None for span in spans),
+        "chunked_layers": tuple(size is not None for size in chunks),
         "rope_theta": model.rope_theta if turned else None,
     }
     for name in RECORDS:

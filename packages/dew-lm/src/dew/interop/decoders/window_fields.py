@@ -69,7 +69,7 @@ def windows_by_layer(
         width = config.get("sliding_window", default)
         if switch and not config.get("use_sliding_window", False):
             width = None
-        kinds = _kinds(config)
+        kinds = layer_kinds(config)
         flags = pattern(config) if kinds is None else [kind == SLIDING for kind in kinds]
         turning = [flag and width is not None for flag in flags]
         own: dict[str, Any] = {"rotary.layers": tuple(turning)} if turned and not all(turning) else {}
@@ -112,11 +112,20 @@ def all_layers(config: Mapping[str, Any]) -> list[bool]:
     return [True] * config["num_hidden_layers"]
 
 
-def _kinds(config: Mapping[str, Any]) -> list[str] | None:
+def layer_kinds(config: Mapping[str, Any], local: str = SLIDING) -> list[str] | None:
+    """`layer_types` of the file, or None where it has none.
+
+    Args:
+        config: the file.
+        local: the kind of the layers that see a part of what is before them.
+
+    Raises:
+        ValueError: another kind, or not one for each layer.
+    """
     kinds = config.get("layer_types")
-    unknown = sorted(set(kinds or ()) - {SLIDING, FULL})
+    unknown = sorted(set(kinds or ()) - {local, FULL})
     if unknown:
-        raise ValueError(f"config.json layer_types names {', '.join(unknown)}; {SLIDING} and {FULL} are read")
+        raise ValueError(f"config.json layer_types names {', '.join(unknown)}; {local} and {FULL} are read")
     if kinds is not None and len(kinds) != config["num_hidden_layers"]:
         raise ValueError(
             f"config.json layer_types names {len(kinds)} layers, and num_hidden_layers is "

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dew.nn.backbones.causal_transformer.config import Biases as Biases
     from dew.nn.backbones.causal_transformer.config import Rotary as Rotary
     from dew.nn.backbones.causal_transformer.config import Scales as Scales
+    from dew.nn.backbones.causal_transformer.config import Temperature as Temperature
     from dew.nn.backbones.causal_transformer.mixers import MLA as MLA
     from dew.nn.backbones.causal_transformer.model import CausalTransformer as CausalTransformer
     from dew.nn.rotary_scaling import RotaryScaling as RotaryScaling
@@ -25,5 +26,6 @@ __getattr__, __dir__ = lazy(
         "Rotary": "dew.nn.backbones.causal_transformer.config:dew-lm",
         "RotaryScaling": "dew.nn.rotary_scaling:dew-core",
         "Scales": "dew.nn.backbones.causal_transformer.config:dew-lm",
+        "Temperature": "dew.nn.backbones.causal_transformer.config:dew-lm",
     },
 )

@@ -5,7 +5,7 @@ Dimensions: B rows, T queries, H query heads, K key heads, D width of a query an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -14,8 +14,9 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from dew.nn.attention import logit_maxima, scaled_dot_product_attention
+from dew.nn.backbones.causal_transformer.chunks import chunk_ids
 from dew.nn.backbones.causal_transformer.config import LayerPlan
-from dew.nn.backbones.causal_transformer.spec import QK, LayerSpec
+from dew.nn.backbones.causal_transformer.spec import QK, LayerSpec, Places
 from dew.nn.tokens import split_tokens
 
 
@@ -35,7 +36,7 @@ class Attending(nn.Module):
         return partial(
             scaled_dot_product_attention,
             causal=self.spec.causal,
-            window=self.plan.window,
+            window=self.plan.reach,
             scale=self.plan.scale,
             softcap=self.spec.softcap,
             sinks=sinks,
@@ -43,13 +44,50 @@ class Attending(nn.Module):
             precision=self.spec.precision,
         )
 
+    def apart(self, places: Places, segment_ids: Int[Array, "B T"] | None) -> dict[str, jax.Array]:
+        """What keeps the tokens of a whole row apart, as attention takes it: documents, and their chunks."""
+        if self.plan.chunk is not None:
+            segment_ids = chunk_ids(places.positions, self.plan.chunk, segment_ids)
+        if segment_ids is None:
+            return {}
+        return {"query_segment_ids": segment_ids, "key_segment_ids": segment_ids}
+
+    def cached(
+        self, places: Places, positions: Int[Array, "B T"], capacity: int
+    ) -> dict[str, Int[Array, "..."]]:
+        """What says which slots of a cache new tokens see, as attention takes it: positions, and chunks.
+
+        Args:
+            places: of the new tokens in their documents.
+            positions: of the new tokens in the cache. A prediction depth's begins at a later token, so that
+                the two differ by a constant.
+            capacity: slots.
+        """
+        slots = jnp.broadcast_to(jnp.arange(capacity), (positions.shape[0], capacity))
+        seen = {"query_positions": positions, "key_positions": slots}
+        if self.plan.chunk is None:
+            return seen
+        held = slots + (places.positions - positions)[:, :1]
+        return seen | {
+            "query_segment_ids": chunk_ids(places.positions, self.plan.chunk),
+            "key_segment_ids": chunk_ids(held, self.plan.chunk),
+        }
+
     def report(
         self,
         query: Float[Array, "B T H D"],
         key: Float[Array, "B T K D"],
         segment_ids: Int[Array, "B T"] | None,
+        apart: Mapping[str, jax.Array],
     ) -> None:
-        """Sow the largest attention logits where they are asked for."""
+        """Sow the largest attention logits where they are asked for.
+
+        Args:
+            query: of the tokens.
+            key: of the same tokens.
+            segment_ids: the document of each.
+            apart: what the method of this name says of them.
+        """
         if not self.is_mutable_collection(QK) or self.is_initializing():
             return
         if segment_ids is not None:
@@ -60,8 +98,8 @@ class Attending(nn.Module):
             query,
             key,
             causal=self.spec.causal,
-            window=self.plan.window,
-            segment_ids=segment_ids,
+            window=self.plan.reach,
+            segment_ids=apart.get("query_segment_ids"),
             scale=self.plan.scale,
             precision=self.spec.precision,
         )

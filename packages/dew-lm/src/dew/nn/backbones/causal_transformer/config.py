@@ -101,24 +101,59 @@ class Scales:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """Attention scores that grow with a query's position p, where heads do not turn (arXiv 2501.19399).
+
+    They are multiplied by `1 + strength log(1 + floor((p + 1) / every))`, which is 1 for the first positions.
+
+    Attributes:
+        strength: of the growth.
+        every: positions after which it rises.
+
+    Raises:
+        ValueError: `every` below 1, or a strength that is not positive.
+    """
+
+    strength: float = 0.1
+    every: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"attention_temperature.every={self.every} must be at least 1")
+        if not self.strength > 0:
+            raise ValueError(
+                f"attention_temperature.strength={self.strength} must be above 0; leave it unset "
+                "for scores that do not grow"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerPlan:
     """What one layer has to itself.
 
     Attributes:
         window: a query sees itself and the `window - 1` tokens before it; None sees all before it.
+        chunk: of what it sees, a query sees the tokens of its own chunk of so many alone; None has no chunks.
         angles: name of the rotary table that its heads turn by; None turns nothing.
         scale: multiplies the attention scores.
         experts: whether experts stand in place of its feed-forward block.
     """
 
     window: int | None = None
+    chunk: int | None = None
     angles: str | None = "global"
     scale: float
     experts: bool = False
 
+    @property
+    def reach(self) -> int | None:
+        """The most keys that a query sees, those up to itself; None for all."""
+        return min((size for size in (self.window, self.chunk) if size is not None), default=None)
+
     def told(self, *, scale: bool) -> str:
         """What the layer computes, in words; layers with the same words and parameters are alike."""
-        reach = "full" if self.window is None else f"window {self.window}"
+        spans = {"window": self.window, "chunk": self.chunk}
+        reach = ", ".join(f"{name} {size}" for name, size in spans.items() if size is not None) or "full"
         turn = "" if self.angles == "global" else ", unturned" if self.angles is None else f", {self.angles}"
         factor = f", scale {self.scale:.4g}" if scale else ""
         return f"{reach}{turn}{factor}{' with experts' if self.experts else ''}"

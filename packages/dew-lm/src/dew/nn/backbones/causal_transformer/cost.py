@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width
 from dew.nn.mlp import PLAIN
 
@@ -40,14 +42,17 @@ def _layer_weights(model: CausalTransformer, *, experts: bool) -> int:
     return attention + mixed
 
 
-def seen_keys(length: int, window: int | None, *, causal: bool) -> int:
+def seen_keys(length: int, window: int | None, *, causal: bool, chunk: int | None = None) -> int:
     """Pairs of a query and a key it sees, in a row of `length` tokens.
 
-    `length^2` where all see all, `length (length + 1) / 2` where none sees a later one, and `sum of
-    min(i + 1, window)` under a window.
+    `length^2` where all see all, `length (length + 1) / 2` where none sees a later one, `sum of
+    min(i + 1, window)` under a window, and the sum of the chunks' own in chunks.
     """
     if not causal:
         return length * length
+    if chunk is not None and chunk < length:
+        whole, rest = divmod(length, chunk)
+        return whole * seen_keys(chunk, window, causal=True) + seen_keys(rest, window, causal=True)
     span = length if window is None else min(window, length)
     return span * (span + 1) // 2 + (length - span) * span
 
@@ -59,17 +64,18 @@ def forward_macs(model: CausalTransformer, length: int) -> int:
     attention has `H (D + V)` for a key, V a value's width, and an indexer its own products with every key,
     beside those of attention with the keys it selects.
     """
-    pairs = sum(_pair_macs(model, length, plan.window) for plan in model.plans)
+    pairs = sum(_pair_macs(model, length, plan) for plan in model.plans)
     return length * active_weights(model) + pairs
 
 
-def _pair_macs(model: CausalTransformer, length: int, window: int | None) -> int:
-    keys, mixer = seen_keys(length, window, causal=model.causal), model.mixer
+def _pair_macs(model: CausalTransformer, length: int, plan: LayerPlan) -> int:
+    seen = partial(seen_keys, length, causal=model.causal, chunk=plan.chunk)
+    keys, mixer = seen(plan.window), model.mixer
     if mixer is None:
         return 2 * model.num_heads * model.head_width * keys
     indexed = mixer.index_products * keys
     if mixer.index_topk is not None:
-        keys = min(keys, seen_keys(length, min(mixer.index_topk, window or length), causal=model.causal))
+        keys = min(keys, seen(min(mixer.index_topk, plan.window or length)))
     return mixer.pair_products(model.num_heads) * keys + indexed
 
 
@@ -80,4 +86,4 @@ def depths_macs(model: CausalTransformer, length: int) -> int:
     """
     last, width = model.plans[-1], model.hidden_size
     weights = _layer_weights(model, experts=last.experts) + width * model.vocab_size + 2 * width**2
-    return model.num_nextn_predict_layers * (length * weights + _pair_macs(model, length, last.window))
+    return model.num_nextn_predict_layers * (length * weights + _pair_macs(model, length, last))

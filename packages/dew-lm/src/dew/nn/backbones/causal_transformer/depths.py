@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from dew.nn.backbones.causal_transformer.cache import LayerCache
 from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.layer import DecoderLayer
-from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
+from dew.nn.backbones.causal_transformer.spec import LayerSpec, Places
 from dew.nn.dense import Dense
 from dew.nn.moe.routes import RouterRows
 from dew.nn.tokens import split_tokens
@@ -65,24 +65,24 @@ class PredictionDepth(nn.Module):
         self,
         embedded: Float[Array, "B S E"],
         previous: Float[Array, "B S E"],
-        angles: Angles,
+        places: Places,
         segment_ids: Int[Array, "B S"] | None,
         routing: RouterRows | None = None,
     ) -> Float[Array, "B S E"]:
         """The states at every token, from its embedding and the state before it of the depth before."""
-        return self.norm(self.block(self._joined(embedded, previous), angles, segment_ids, routing))
+        return self.norm(self.block(self._joined(embedded, previous), places, segment_ids, routing))
 
     def decode(
         self,
         embedded: Float[Array, "B T E"],
         previous: Float[Array, "B T E"],
-        angles: Angles,
+        places: Places,
         slots: Int[Array, "B T"],
         valid: Bool[Array, "B T"],
         cache: LayerCache,
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """The states of new tokens, with the earlier ones in `cache`."""
-        x, cache = self.block.decode(self._joined(embedded, previous), angles, slots, valid, cache)
+        x, cache = self.block.decode(self._joined(embedded, previous), places, slots, valid, cache)
         return self.norm(x), cache
 
     def _joined(self, embedded: jax.Array, previous: jax.Array) -> jax.Array:
@@ -95,7 +95,7 @@ def all_depths(
     depths: Sequence[PredictionDepth],
     embedded: Float[Array, "B S E"],
     hidden: Float[Array, "B S E"],
-    angles: Angles,
+    places: Places,
     segment_ids: Int[Array, "B S"] | None,
     counted: Bool[Array, "B S"] | None = None,
 ) -> tuple[Float[Array, "B S E"], ...]:
@@ -105,7 +105,7 @@ def all_depths(
         depths: bound modules, first to last.
         embedded: the tokens' embeddings, as the first layer reads them.
         hidden: the decoder's own states.
-        angles: of the rotation, at the tokens' own positions.
+        places: of the tokens in their documents.
         segment_ids: the document of each token.
         counted: the tokens that routers report, of those at which a depth exists; None for all.
     """
@@ -116,7 +116,7 @@ def all_depths(
         segments = jnp.ones(exists.shape, jnp.int32) if segment_ids is None else segment_ids
         segments = jnp.where(exists, segments, ABSENT)
         routing = RouterRows(exists if counted is None else exists & counted)
-        previous = depth(embedded, shifted(previous), angles, segments, routing)
+        previous = depth(embedded, shifted(previous), places, segments, routing)
         states.append(previous)
     return tuple(states)
 

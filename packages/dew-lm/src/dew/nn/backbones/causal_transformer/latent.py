@@ -27,7 +27,7 @@ from dew.nn.backbones.causal_transformer.indexer import (
     selected_keys,
 )
 from dew.nn.backbones.causal_transformer.mixers import MLA
-from dew.nn.backbones.causal_transformer.spec import Angles
+from dew.nn.backbones.causal_transformer.spec import Places, Table
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.norms import RMSNorm
 from dew.nn.rotary import rotate
@@ -90,65 +90,51 @@ class LatentAttention(Attending):
             self.indexer = Indexer(mixer, **numerics, precision=spec.precision)
 
     def __call__(
-        self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
+        self, x: Float[Array, "B T E"], places: Places, segment_ids: Int[Array, "B T"] | None
     ) -> Float[Array, "B T E"]:
-        parts = self._project(x, angles)
+        parts, apart = self._project(x, places), self.apart(places, segment_ids)
         key, value = self._expanded(parts.latent, parts.turned)
-        self.report(parts.query, key, segment_ids)
+        self.report(parts.query, key, segment_ids, apart)
         chosen = None
         if parts.indexed is not None:
             length = x.shape[1]
-            allowed = allowed_keys(
-                length,
-                length,
-                causal=self.spec.causal,
-                window=self.plan.window,
-                query_segment_ids=segment_ids,
-                key_segment_ids=segment_ids,
-            )
+            allowed = allowed_keys(length, length, causal=self.spec.causal, window=self.plan.reach, **apart)
             scores = index_scores(parts.indexed, parts.indexed.key, precision=self.spec.precision)
             seen = selected_keys(scores, allowed, self.mixer.index_topk)
             self._compare(parts.query, key, scores, seen)
             chosen = None if self.mixer.index_topk is None else seen[:, None]
-        mixed = self.attention()(
-            parts.query, key, value, mask=chosen, query_segment_ids=segment_ids, key_segment_ids=segment_ids
-        )
+        mixed = self.attention()(parts.query, key, value, mask=chosen, **apart)
         return self.output(mixed)
 
     def decode(
         self,
         x: Float[Array, "B T E"],
-        angles: Angles,
+        places: Places,
         positions: Int[Array, "B T"],
         valid: Bool[Array, "B T"],
         cache: LayerCache,
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """Write the valid tokens, then let every query see the slots up to its position."""
-        parts = self._project(x, angles)
+        parts = self._project(x, places)
         new = {"latent": parts.latent, "turned": parts.turned}
         if parts.indexed is not None:
             new["index"] = parts.indexed.key
         cache = write(cache, new, positions=positions, valid=valid)
-        rows, capacity = x.shape[0], capacity_of(cache)
-        slots = jnp.broadcast_to(jnp.arange(capacity), (rows, capacity))
+        capacity = capacity_of(cache)
+        slots = self.cached(places, positions, capacity)
         held = {name: kept.astype(x.dtype) for name, kept in cache.items()}
         chosen = None
         if parts.indexed is not None:
             allowed = allowed_keys(
-                x.shape[1],
-                capacity,
-                causal=self.spec.causal,
-                window=self.plan.window,
-                query_positions=positions,
-                key_positions=slots,
+                x.shape[1], capacity, causal=self.spec.causal, window=self.plan.reach, **slots
             )
             scores = index_scores(parts.indexed, held["index"], precision=self.spec.precision)
             chosen = selected_keys(scores, allowed, self.mixer.index_topk)[:, None]
-        attend = partial(self.attention(), mask=chosen, query_positions=positions, key_positions=slots)
+        attend = partial(self.attention(), mask=chosen, **slots)
         mix = self._absorbed if self._absorbs(x.shape[1], capacity) else self._unfolded
         return self.output(mix(attend, parts.query, held["latent"], held["turned"])), cache
 
-    def _project(self, x: jax.Array, angles: Angles) -> Parts:
+    def _project(self, x: jax.Array, places: Places) -> Parts:
         mixer, still = self.mixer, self.mixer.qk_nope_head_dim
         residual = None
         if mixer.q_lora_rank is None:
@@ -159,16 +145,14 @@ class LatentAttention(Attending):
         query = split_tokens(query).reshape(*x.shape[:-1], -1, mixer.head_width)
         latent, turned = jnp.split(split_tokens(self.kv_a_proj_with_mqa(x)), [mixer.kv_lora_rank], axis=-1)
         latent = self.kv_a_layernorm(latent)
-        table = None if self.plan.angles is None else angles[self.plan.angles]
+        table = places.turn(self.plan)
         if table is not None:
             turn = partial(rotate, pairs=self.spec.pairs)
             query = jnp.concatenate([query[..., :still], turn(query[..., still:], *table)], axis=-1)
             turned = turn(turned[:, :, None], *table)[:, :, 0]
         return Parts(query, latent, turned, self._index(x, residual, table))
 
-    def _index(
-        self, x: jax.Array, residual: jax.Array | None, table: tuple[jax.Array, jax.Array] | None
-    ) -> Index | None:
+    def _index(self, x: jax.Array, residual: jax.Array | None, table: Table | None) -> Index | None:
         """The indexer's part, cut off from the rest's gradient, where something reads it."""
         read = self.mixer.index_topk is not None or self.is_mutable_collection(INDEXER)
         if residual is None or self.mixer.index_n_heads is None or not (read or self.is_initializing()):
@@ -228,6 +212,3 @@ class LatentAttention(Attending):
         )
         found = divergence(share, scores, seen)
         self.sow(INDEXER, "divergence", found, reduce_fn=lambda _, last: last, init_fn=lambda: found)
-
-    def _output(self, mixed: jax.Array) -> jax.Array:
-        return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))

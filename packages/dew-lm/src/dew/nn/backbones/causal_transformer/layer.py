@@ -16,11 +16,12 @@ from dew.nn.backbones.causal_transformer.attending import Attending
 from dew.nn.backbones.causal_transformer.cache import LayerCache, by_slot, capacity_of, write
 from dew.nn.backbones.causal_transformer.config import LayerPlan
 from dew.nn.backbones.causal_transformer.latent import LatentAttention
-from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
+from dew.nn.backbones.causal_transformer.spec import LayerSpec, Places
 from dew.nn.dense import Dense, fan_in_normal
 from dew.nn.mlp import FeedForward
 from dew.nn.moe.layer import MixtureOfExperts
 from dew.nn.moe.routes import RouterRows
+from dew.nn.norms import rms_normalize
 from dew.nn.rotary import rotate
 from dew.nn.sharding import named_axes
 from dew.nn.tokens import split_tokens
@@ -42,7 +43,7 @@ class SelfAttention(Attending):
             kernel_init=fan_in_normal(spec.output_gain),
             bias=spec.bias.output,
         )
-        if spec.qk_norm:
+        if spec.qk_norm in (True, "width"):
             whole = spec.qk_norm == "width"
             self.q_norm = spec.make_norm("heads" if whole else "head_dim")
             self.k_norm = spec.make_norm("kv_heads" if whole else "head_dim")
@@ -51,55 +52,59 @@ class SelfAttention(Attending):
             self.sinks = self.param("sinks", zeros, (spec.num_heads,), spec.param_dtype)
 
     def __call__(
-        self, x: Float[Array, "B T E"], angles: Angles, segment_ids: Int[Array, "B T"] | None
+        self, x: Float[Array, "B T E"], places: Places, segment_ids: Int[Array, "B T"] | None
     ) -> Float[Array, "B T E"]:
-        query, key, value = self._project(x, angles)
-        self.report(query, key, segment_ids)
-        mixed = self.attention(self.sinks if self.spec.sinks else None)(
-            query, key, value, query_segment_ids=segment_ids, key_segment_ids=segment_ids
-        )
+        query, key, value = self._project(x, places)
+        apart = self.apart(places, segment_ids)
+        self.report(query, key, segment_ids, apart)
+        mixed = self.attention(self.sinks if self.spec.sinks else None)(query, key, value, **apart)
         return self.output(mixed)
 
     def decode(
         self,
         x: Float[Array, "B T E"],
-        angles: Angles,
+        places: Places,
         positions: Int[Array, "B T"],
         valid: Bool[Array, "B T"],
         cache: LayerCache,
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """Write the valid tokens, then let every query see the slots up to its position."""
-        query, key, value = self._project(x, angles)
+        query, key, value = self._project(x, places)
         cache = write(cache, {"key": key, "value": value}, positions=positions, valid=valid)
-        capacity = capacity_of(cache)
-        slots = jnp.broadcast_to(jnp.arange(capacity), (x.shape[0], capacity))
         mixed = self.attention(self.sinks if self.spec.sinks else None)(
             query,
             by_slot(cache["key"]).astype(query.dtype),
             by_slot(cache["value"]).astype(query.dtype),
-            query_positions=positions,
-            key_positions=slots,
+            **self.cached(places, positions, capacity_of(cache)),
         )
         return self.output(mixed), cache
 
-    def _project(self, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _project(self, x: jax.Array, places: Places) -> tuple[jax.Array, jax.Array, jax.Array]:
         query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.spec.qk_norm == "width":
             query, key = self.q_norm(query), self.k_norm(key)
         query, key, value = map(self._split, (query, key, value))
         if self.spec.qk_norm is True:
             query, key = self.q_norm(query), self.k_norm(key)
-        if self.plan.angles is None:
-            return query, key, value
-        turn = partial(rotate, pairs=self.spec.pairs)
-        table = angles[self.plan.angles]
-        return turn(query, *table), turn(key, *table), value
+        table = places.turn(self.plan)
+        if table is None:
+            return self._warmed(query, places.positions), key, value
+        query, key = (rotate(each, *table, pairs=self.spec.pairs) for each in (query, key))
+        if self.spec.qk_norm == "l2":
+            query, key = (rms_normalize(each, self.spec.norm_eps).astype(each.dtype) for each in (query, key))
+        return query, key, value
+
+    def _warmed(self, query: jax.Array, positions: jax.Array) -> jax.Array:
+        """The queries times the temperature of their positions."""
+        law = self.spec.temperature
+        if law is None:
+            return query
+        wide = jnp.promote_types(query.dtype, jnp.float32)
+        rises = jnp.log1p(((positions + 1) // law.every).astype(wide))
+        return (query * (1 + law.strength * rises)[:, :, None, None]).astype(query.dtype)
 
     def _split(self, x: jax.Array) -> jax.Array:
         return split_tokens(x).reshape(*x.shape[:-1], -1, self.spec.head_dim)
-
-    def _output(self, mixed: jax.Array) -> jax.Array:
-        return split_tokens(self.o_proj(split_tokens(mixed.reshape(*mixed.shape[:-2], -1))))
 
 
 class DecoderLayer(nn.Module):
@@ -134,22 +139,22 @@ class DecoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T E"],
-        angles: Angles,
+        places: Places,
         segment_ids: Int[Array, "B T"] | None = None,
         routing: RouterRows | None = None,
     ) -> Float[Array, "B T E"]:
-        return self._added(x, self.self_attn(split_tokens(self._read(x)), angles, segment_ids), routing)
+        return self._added(x, self.self_attn(split_tokens(self._read(x)), places, segment_ids), routing)
 
     def decode(
         self,
         x: Float[Array, "B T E"],
-        angles: Angles,
+        places: Places,
         positions: Int[Array, "B T"],
         valid: Bool[Array, "B T"],
         cache: LayerCache,
     ) -> tuple[Float[Array, "B T E"], LayerCache]:
         """The layer over new tokens, with the earlier ones in `cache`."""
-        mixed, cache = self.self_attn.decode(self._read(x), angles, positions, valid, cache)
+        mixed, cache = self.self_attn.decode(self._read(x), places, positions, valid, cache)
         return self._added(x, mixed), cache
 
     def _read(self, x: jax.Array) -> jax.Array:

@@ -30,6 +30,7 @@ from dew.nn.backbones.causal_transformer.config import (
     Position,
     Rotary,
     Scales,
+    Temperature,
 )
 from dew.nn.backbones.causal_transformer.cost import depths_macs, forward_macs
 from dew.nn.backbones.causal_transformer.depths import PredictionDepth, all_depths
@@ -38,6 +39,7 @@ from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.backbones.causal_transformer.sizes import (
     check_attention,
     check_biases,
+    check_chunks,
     check_depths,
     check_heads,
     check_learned,
@@ -45,10 +47,11 @@ from dew.nn.backbones.causal_transformer.sizes import (
     check_parts,
     check_rotary,
     check_sizes,
+    check_turning,
     feed_forward_width,
     windows,
 )
-from dew.nn.backbones.causal_transformer.spec import Angles, LayerSpec
+from dew.nn.backbones.causal_transformer.spec import LayerSpec, Places, Table
 from dew.nn.backbones.causal_transformer.stages import layers_over_stages, sown_collections
 from dew.nn.dense import Dense
 from dew.nn.frequencies import score_factor
@@ -86,7 +89,8 @@ class CausalTransformer(nn.Module):
         activation: gated (`swiglu`, `geglu`, `geglu_erf`) or not (`relu2`, `gelu`, `gelu_erf`).
         bias: which projections add a trained vector.
         scales: constant factors of embedding, residual branches, logits and attention scores.
-        qk_norm: normalize queries and keys before the rotation: True in each head, `width` over all heads.
+        qk_norm: normalize queries and keys before the rotation: True in each head, `width` over all heads;
+            or, as Llama 4 does, `l2`: each head behind its rotation, without a scale, in layers that turn.
         sinks: every head has a trained score that takes its share of the attention and has no value (arXiv
             2508.10925).
         tie_embeddings: the head is the embedding, transposed.
@@ -94,6 +98,11 @@ class CausalTransformer(nn.Module):
             before it.
         sliding_layers: which layers have the window, a pattern repeated over the layers; None means all of
             them.
+        attention_chunk_size: a query sees the tokens of its own chunk of so many alone, of those up to
+            itself; None has no chunks. They are counted from the first token of a document, as its
+            positions are.
+        chunked_layers: which layers have chunks, a pattern repeated over the layers; None means all of them.
+        attention_temperature: growth of the scores with the position, in layers that do not turn.
         attn_logit_softcap: bounds attention scores to `(-c, c)` by `c tanh(s / c)`.
         final_logit_softcap: bounds logits likewise.
         dtype: computes; norms' statistics, rotation, softmax and logits are float32 or wider.
@@ -131,11 +140,14 @@ class CausalTransformer(nn.Module):
     activation: Activation = "swiglu"
     bias: Biases = Biases()
     scales: Scales = Scales()
-    qk_norm: bool | Literal["width"] = False
+    qk_norm: bool | Literal["width", "l2"] = False
     sinks: bool = False
     tie_embeddings: bool = False
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] | None = None
+    attention_chunk_size: int | None = None
+    chunked_layers: tuple[bool, ...] | None = None
+    attention_temperature: Temperature | None = None
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     dtype: Dtype = jnp.float32
@@ -159,6 +171,7 @@ class CausalTransformer(nn.Module):
             intermediate_size=self.intermediate_size,
             max_seq_len=self.max_seq_len,
             sliding_window=self.sliding_window,
+            attention_chunk_size=self.attention_chunk_size,
         )
         if self.mixer is None:
             check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
@@ -170,6 +183,7 @@ class CausalTransformer(nn.Module):
                 head_dim=self.head_dim,
                 qk_norm=self.qk_norm,
                 sinks=self.sinks,
+                temperature=self.attention_temperature,
                 fraction=self.rotary.fraction,
             )
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
@@ -183,6 +197,12 @@ class CausalTransformer(nn.Module):
             window=self.sliding_window,
             pattern=self.sliding_layers,
             causal=self.causal,
+        )
+        check_chunks(size=self.attention_chunk_size, pattern=self.chunked_layers, causal=self.causal)
+        check_turning(
+            turning=[plan.angles is not None for plan in self.plans],
+            qk_norm=self.qk_norm,
+            temperature=self.attention_temperature,
         )
         check_depths(self.num_nextn_predict_layers, causal=self.causal, logits_scale=self.scales.logits)
         super().__post_init__()
@@ -214,10 +234,12 @@ class CausalTransformer(nn.Module):
     def plans(self) -> tuple[LayerPlan, ...]:
         """What each layer has to itself: it may differ from its neighbours."""
         spans = windows(self.num_layers, self.sliding_window, self.sliding_layers)
+        chunks = windows(self.num_layers, self.attention_chunk_size, self.chunked_layers)
         factor = 1.0 if self.mixer is None else score_factor(self.rotary.scaling)
         return tuple(
             LayerPlan(
                 window=span,
+                chunk=chunks[index],
                 angles=self._angles_at(index, span),
                 scale=factor * self.scales.of_scores(self.head_width, index),
                 experts=experts,
@@ -282,6 +304,7 @@ class CausalTransformer(nn.Module):
             norm_eps=self.norm_eps,
             qk_norm=self.qk_norm,
             sinks=self.sinks,
+            temperature=self.attention_temperature,
             bias=self.bias,
             pairs=self.rotary.pairs,
             residual=self.scales.residual,
@@ -340,14 +363,14 @@ class CausalTransformer(nn.Module):
             check_positions("tokens.shape[1]", length)
         if positions is None:
             positions = jnp.arange(length)[None]
-        angles = self._angles(positions)
+        places = self._places(positions)
         stages = 1 if self.is_initializing() else active_stages()
         if stages > 1:
             x = self._entered(self.embed_tokens(tokens), positions)
-            return self._left(self._through_stages(x, angles, segment_ids, routing, stages))
+            return self._left(self._through_stages(x, places, segment_ids, routing, stages))
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         for index, layer in enumerate(self.layers):
-            x = layer(x, angles, segment_ids, None if routing is None else routing.at(index))
+            x = layer(x, places, segment_ids, None if routing is None else routing.at(index))
         return self._left(x)
 
     def mtp_hidden_states(
@@ -376,7 +399,7 @@ class CausalTransformer(nn.Module):
             positions = jnp.arange(tokens.shape[1])[None]
         embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         counted = None if routing is None else routing.counted
-        return all_depths(self.depths, embedded, hidden, self._angles(positions), segment_ids, counted)
+        return all_depths(self.depths, embedded, hidden, self._places(positions), segment_ids, counted)
 
     def mtp_decode(
         self,
@@ -397,27 +420,27 @@ class CausalTransformer(nn.Module):
             valid: [B, T]; a token that is not valid writes nothing. None of the first `depth` of a row is.
             cache: of this depth, from `init_mtp_cache` or an earlier call.
         """
-        angles = self._angles(positions, capacity_of(cache))
+        places = self._places(positions, capacity_of(cache))
         embedded = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         # Entries begin at the row's token number `depth`: its slot is the first, and none before it is empty.
-        return self.depths[depth - 1].decode(embedded, previous, angles, positions - depth, valid, cache)
+        return self.depths[depth - 1].decode(embedded, previous, places, positions - depth, valid, cache)
 
     def init_mtp_cache(self, rows: int, capacity: int) -> LayerCache:
         """The cache of one prediction depth, without tokens."""
         return self._empty_layer(rows, capacity)
 
-    def _angles(self, positions: jax.Array, longest: int | None = None) -> Angles:
-        """The rotary tables that the layers turn by."""
+    def _places(self, positions: jax.Array, longest: int | None = None) -> Places:
+        """Where tokens stand, with the rotary tables that the layers turn by."""
         named = {plan.angles for plan in self.plans}
         width, scaling = self.rotary.width(self._turning_width), self.rotary.scaling
-        tables: Angles = {}
+        tables: dict[str, Table] = {}
         if "global" in named:
             tables["global"] = rotary_table(
                 positions, width, self.rope_theta, scaling=scaling, longest=longest
             )
         if "local" in named:
             tables["local"] = rotary_table(positions, width, cast("float", self.rotary.local_theta))
-        return tables
+        return Places(positions, tables)
 
     def _entered(self, x: jax.Array, positions: jax.Array) -> jax.Array:
         """The stream at the first layer, from the embedding's vectors."""
@@ -438,7 +461,7 @@ class CausalTransformer(nn.Module):
     def _through_stages(
         self,
         x: jax.Array,
-        angles: Angles,
+        places: Places,
         segment_ids: jax.Array | None,
         routing: RouterRows | None,
         stages: int,
@@ -452,7 +475,7 @@ class CausalTransformer(nn.Module):
             self.bank.view,
             stages,
             x=x,
-            angles=angles,
+            places=places,
             segment_ids=segment_ids,
             routing=routing,
             sown=sown_collections(scope.mutable, self.variables),
@@ -479,11 +502,11 @@ class CausalTransformer(nn.Module):
         """
         # Keys stay turned in the cache, so frequencies that depend on a row's length take its longest.
         capacity = capacity_of(next(iter(cache.values())))
-        angles = self._angles(positions, capacity)
+        places = self._places(positions, capacity)
         x = self._entered(split_lookup(self.embed_tokens(split_tokens(tokens))), positions)
         written: Cache = {}
         for name, layer in zip(self.bank.view.names, self.layers, strict=True):
-            x, written[name] = layer.decode(x, angles, positions, valid, cache[name])
+            x, written[name] = layer.decode(x, places, positions, valid, cache[name])
         return self._left(x), written
 
     def init_cache(self, rows: int, capacity: int) -> Cache:

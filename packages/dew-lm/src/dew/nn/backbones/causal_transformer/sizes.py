@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dew.nn.backbones.causal_transformer.config import BLOCKS, Biases, Rotary
+from dew.nn.backbones.causal_transformer.config import BLOCKS, Biases, Rotary, Temperature
 from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.mlp import ACTIVATIONS, PLAIN
 from dew.nn.norms import NORMS
@@ -61,6 +61,7 @@ def check_mixer(
     head_dim: int | None,
     qk_norm: object,
     sinks: bool,
+    temperature: Temperature | None,
     fraction: float,
 ) -> None:
     """Refuse fields of plain attention that latent attention has its own values for.
@@ -81,6 +82,8 @@ def check_mixer(
         raise ValueError(f"qk_norm={qk_norm} with a mixer, whose latent vectors are normalized; set it False")
     if sinks:
         raise ValueError("sinks=True with a mixer, which computes none; set it False")
+    if temperature is not None:
+        raise ValueError(f"attention_temperature={temperature} with a mixer, which has none; leave it unset")
     if fraction != 1:
         raise ValueError(
             f"rotary.fraction={fraction} with a mixer, of whose heads qk_rope_head_dim turns; leave it at 1"
@@ -96,7 +99,7 @@ def check_parts(*, block: str, norm_kind: str, qk_norm: object, position: str) -
     choices: dict[str, tuple[object, tuple[object, ...]]] = {
         "block": (block, BLOCKS),
         "norm_kind": (norm_kind, NORMS),
-        "qk_norm": (qk_norm, (False, True, "width")),
+        "qk_norm": (qk_norm, (False, True, "width", "l2")),
         "position": (position, ("rotary", "learned")),
     }
     for name, (value, known) in choices.items():
@@ -167,6 +170,47 @@ def check_attention(
     if not pattern:
         raise ValueError(
             "sliding_layers=() must hold at least one flag; leave it unset to window every layer"
+        )
+
+
+def check_chunks(*, size: int | None, pattern: Sequence[bool] | None, causal: bool) -> None:
+    """Refuse chunk fields that contradict each other.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if size is not None and not causal:
+        raise ValueError(f"attention_chunk_size={size} needs causal=True: a chunk is seen up to the query")
+    if pattern is None:
+        return
+    if size is None:
+        raise ValueError(
+            f"chunked_layers={tuple(pattern)} needs attention_chunk_size, the size of those layers' chunks"
+        )
+    if not any(pattern):
+        raise ValueError(
+            f"chunked_layers={tuple(pattern)} puts chunks in no layer; leave it unset to have them in every "
+            "layer, or leave attention_chunk_size unset"
+        )
+
+
+def check_turning(*, turning: Sequence[bool], qk_norm: object, temperature: Temperature | None) -> None:
+    """Refuse what acts where heads turn, or where they do not, in a decoder without such a layer.
+
+    Args:
+        turning: whether heads turn, of each layer.
+        qk_norm: of the decoder.
+        temperature: of the decoder.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if qk_norm == "l2" and not any(turning):
+        raise ValueError("qk_norm='l2' acts in layers that turn, and none does; set it False")
+    if temperature is not None and all(turning):
+        raise ValueError(
+            f"attention_temperature={temperature} acts in layers that do not turn, and all do; set "
+            "rotary.layers, or leave it unset"
         )
 
 

@@ -12,7 +12,7 @@ import jax
 from flax import linen as nn
 from flax.core.scope import CollectionFilter
 
-from dew.nn.backbones.causal_transformer.layer import Angles
+from dew.nn.backbones.causal_transformer.spec import Places
 from dew.nn.moe.routes import RouterRows
 from dew.nn.pipeline import stage_bank, through_stages
 from dew.nn.stack import StackView
@@ -30,7 +30,7 @@ def layers_over_stages(
     stages: int,
     *,
     x: jax.Array,
-    angles: Angles,
+    places: Places,
     segment_ids: jax.Array | None,
     routing: RouterRows | None,
     sown: Sequence[str],
@@ -43,7 +43,7 @@ def layers_over_stages(
         view: which subtrees these are.
         stages: of the pipeline.
         x: [B, T, E].
-        angles: rotary tables.
+        places: of the tokens.
         segment_ids: [B, T] or None.
         routing: what routers are told, with the routes of every layer; or None.
         sown: collections the layers report into; what they sow has a row in front for each row of `x`.
@@ -51,9 +51,9 @@ def layers_over_stages(
     Raises:
         ValueError: layers that do not divide, or rows that cannot be cut.
     """
-    places = view.staged(_by_layer(variables, view.names), stages)
-    bank = tuple(stage_bank(layers) for layers in places)
-    run = [(layer.clone(parent=None), held[0]) for layer, held in zip(layers, places, strict=False)]
+    held_at = view.staged(_by_layer(variables, view.names), stages)
+    bank = tuple(stage_bank(layers) for layers in held_at)
+    run = [(layer.clone(parent=None), held[0]) for layer, held in zip(layers, held_at, strict=False)]
 
     def stage(bank: Any, x: jax.Array, rows: Any, shared: Any) -> tuple[jax.Array, Any]:
         given: dict[str, Any] = {**rows, **shared}
@@ -64,7 +64,7 @@ def layers_over_stages(
             own = like(wide, stored)
             inputs = (
                 x,
-                given["angles"],
+                given["places"],
                 given["segment_ids"],
                 None if told is None else told.at(first + index),
             )
@@ -74,8 +74,7 @@ def layers_over_stages(
 
     rows: dict[str, Any] = {"segment_ids": segment_ids, "routing": routing}
     shared: dict[str, Any] = {}
-    tables = jax.tree.leaves(angles)
-    (rows if tables and tables[0].shape[0] > 1 else shared)["angles"] = angles
+    (rows if places.positions.shape[0] > 1 else shared)["places"] = places
     x, reports = through_stages(stage, bank, x, rows, shared)
     found: Reports = {name: {} for name in sown}
     for index, name in enumerate(view.names):
