@@ -364,7 +364,7 @@ def test_parts_that_a_template_prints_as_python_does_or_stumbles_over_are_refuse
 
 @pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "eos_token", "raise_exception"])
 def test_options_may_not_take_the_place_of_what_a_template_is_given(name):
-    with pytest.raises(ValueError, match=f"template_options: the template is given '{name}'"):
+    with pytest.raises(ValueError, match=rf"data\.template_options: the template is given '{name}'"):
         template("chatml", options={name: []})
 
 

@@ -75,7 +75,7 @@ def _require_read(options: Mapping[str, Any], names: frozenset[str]) -> None:
             own = {each for each in names if each in (*PASSED, *FUNCTIONS) or each.endswith("_token")}
             read = ", ".join(sorted(names - own)) or "no name beside the conversation"
             raise ValueError(
-                f"template_options: the chat template never reads {name!r}; it reads {read}; take it out"
+                f"data.template_options: the chat template never reads {name!r}; it reads {read}; take it out"
             )
 
 

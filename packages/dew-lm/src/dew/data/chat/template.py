@@ -103,8 +103,8 @@ class ChatTemplate:
         for name in options or {}:
             if name in (*PASSED, *self.special_tokens, *environment.globals):
                 raise ValueError(
-                    f"template_options: the template is given {name!r} of the conversation or the tokenizer; "
-                    "take it out of the options"
+                    f"data.template_options: the template is given {name!r} of the conversation or the "
+                    "tokenizer; take it out of the options"
                 )
         try:
             self._compiled = environment.from_string(source)
