@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dew.config import TrainerConfig
 from dew.data import ChatMessages, DataMixture, DataPartition, PackedTokens
 from dew.data.chat import Role
 from dew.data.mixture import Part
@@ -21,6 +22,7 @@ from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.objectives.base import Step
 from dew.objectives.lm import LMObjective, LMRunConfig
 from dew.testing import DatasetContract
+from dew.training.launch import plan_run
 
 CHAT = Path(__file__).with_name("golden") / "chat"
 TEMPLATE = str(CHAT / "chatml.jinja")
@@ -164,7 +166,7 @@ def test_the_second_load_renders_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("dew.data.chat.store.spoken", lambda *_, **__: pytest.fail("rendered again"))
     np.testing.assert_array_equal(epoch(spec(path))[0]["text"], first[0]["text"])
     with pytest.raises(pytest.fail.Exception):
-        epoch(spec(path, template_options={"other": 1}))
+        epoch(spec(path, today="2026-01-31"))
 
 
 def test_the_tokenizers_own_template_is_used(tmp_path):
@@ -185,7 +187,10 @@ def test_the_tokenizers_own_template_is_used(tmp_path):
         ("{", r"line 1 of .* is no JSON"),
         ('{"text": "x"}', r"line 1 of .* has no 'messages' \(it has text\); .*data\.column"),
         ('{"messages": [{"role": "boss", "content": "x"}]}', r"line 1 of .*role='boss'"),
-        ('{"messages": [{"role": "user", "content": 3}]}', r"line 1 of .*the chat template refuses"),
+        (
+            '{"messages": [{"role": "user", "content": 3}]}',
+            r"line 1 of .*: message 1 \(user\): content=3 must",
+        ),
     ],
 )
 def test_lines_that_hold_no_conversation_are_named(tmp_path, line, message):
@@ -205,6 +210,34 @@ def test_paths_that_hold_none_are_refused(tmp_path):
             spec(path).load(batch=1, tokenize=BYTE)
     with pytest.raises(TypeError, match="must be the run's tokenizer"):
         spec(jsonl(tmp_path / "a.jsonl")).load(batch=1)
+
+
+def test_a_conversation_is_held_out_alike_as_objects_as_json_and_with_null_fields(tmp_path):
+    nulls = [[{**message, "name": None} for message in each] for each in TALKS]
+    found = []
+    for number, talks in enumerate((TALKS, [json.dumps(each, indent=1) for each in TALKS], nulls)):
+        path = jsonl(tmp_path / f"{number}.jsonl", talks)
+        found.append(texts(epoch(spec(path, val_fraction=0.3))))
+    assert found[0] == found[1] == found[2] and 0 < len(found[0]) < len(TALKS)
+
+
+def test_a_share_that_no_conversation_falls_into_is_told_where_validation_is_asked_for(tmp_path):
+    data = spec(jsonl(tmp_path / "talks.jsonl"), val_fraction=1e-9).load(batch=1, tokenize=BYTE)
+    assert data.val is None
+    assert (
+        data.description[1]
+        == "val: data.val_fraction holds out none of 20 records, by their hashes; raise it"
+    )
+    with pytest.raises(
+        ValueError, match=r"no validation data \(val: data\.val_fraction holds out none of 20"
+    ):
+        plan_run(LMRunConfig(trainer=TrainerConfig(batch_size=1, steps=1, eval_every=1)), data)
+
+
+def test_a_template_that_writes_next_to_nothing_is_told_from_texts_that_do_not_fit(tmp_path):
+    (tmp_path / "one.jinja").write_text("a")
+    with pytest.raises(ValueError, match="each of the 20 texts has fewer than 2 ids"):
+        spec(jsonl(tmp_path / "t.jsonl"), template=str(tmp_path / "one.jinja")).load(batch=1, tokenize=BYTE)
 
 
 class TestContract(DatasetContract):

@@ -72,13 +72,16 @@ def test_tools_reach_the_template(chatting):
 
 
 def test_a_conversation_with_tools_takes_the_template_for_them(tmp_path):
-    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    templates = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "with {{ tools[0].name }}"},
+    ]
     config = json.loads((FOLDER / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": templates}))
     (tmp_path / "tokenizer.json").write_text((FOLDER / "tokenizer.json").read_text())
     processor = RunProcessor(HFTokenizer(tmp_path))
     assert processor.decode(processor.chat(ASKED)) == "plain"
-    assert processor.decode(processor.chat(ASKED, tools=[{"name": "add"}])) == "with tools"
+    assert processor.decode(processor.chat(ASKED, tools=[{"name": "add"}])) == "with add"
 
 
 def test_a_task_answers_messages_as_it_continues_their_ids(chatting):

@@ -1,5 +1,6 @@
 """Text files as training data: what is read, how it is split, cached and refused."""
 
+import glob
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from dew.data import DataPartition
 from dew.data.text import ByteTokenizer, HFTokenizer, TextFiles
 from dew.data.text import cache as text_cache
 from dew.data.text.corpus import first_bytes, hold_out, standard_library, text_files
+from dew.data.text.walk import matching_files
 
 pytestmark = pytest.mark.alone
 
@@ -347,3 +349,37 @@ def test_a_glob_beside_a_file_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("word " * 1000)
     with pytest.raises(ValueError, match=r"data\.glob='\*\.md' chooses files of a folder"):
         TextFiles(path=str(tmp_path / "a.txt"), glob="*.md", seq_len=8).load(batch=2)
+
+
+def test_links_to_folders_are_not_followed_and_a_linked_file_is_read_once(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "kept.txt").write_text("x" * 400)
+    (tmp_path / "sub" / "again.txt").symlink_to("kept.txt")
+    (tmp_path / "sub" / "up").symlink_to("..")
+    (tmp_path / "loop").symlink_to(".")
+    assert [span.name for span in text_files(tmp_path, "**/*")] == ["sub/kept.txt"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "**/*",
+        "*",
+        "**",
+        "**/*.md",
+        "*/*.md",
+        "a/**/c.md",
+        "**/.git/*",
+        ".*",
+        "[ab]/*",
+        "**.md",
+        "a/**/*.md",
+        "./*",
+    ],
+)
+def test_a_glob_chooses_what_pythons_glob_does(tmp_path, pattern):
+    for name in ("a/b/c.md", "a/c.md", "b/x.txt", "c.md", ".git/x", ".h.md", "a/.git/y", "a/b/.z/q.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    chosen = {tmp_path / each for each in glob.glob(pattern, root_dir=tmp_path, recursive=True)}
+    assert set(matching_files(tmp_path, pattern)) == {each for each in chosen if each.is_file()}

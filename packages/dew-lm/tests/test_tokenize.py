@@ -338,3 +338,100 @@ def test_the_pace_is_that_of_the_work_done_now(monkeypatch):
         pace(PartCounts(documents=1, empty=0, ids=1, size=size), before)
     assert pace.told() == "4.0 MB in 2.0 s (2.0 MB/s), beside 6.0 MB from before"
     assert heard == [(6_000_000, True), (3_000_000, False), (1_000_000, False)]
+
+
+def test_a_file_that_several_sources_lead_to_stands_once_and_loops_end(tmp_path):
+    folder = tmp_path / "texts"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "b.txt").write_text("one")
+    (folder / "sub" / "c.txt").write_text("two")
+    (folder / "loop").symlink_to(".")
+    (folder / "sub" / "up").symlink_to("..")
+    (folder / "a.txt").symlink_to("b.txt")
+    words = (folder, folder / "sub" / "c.txt", folder / "a.txt", "--document-end", 0, "--val-fraction", 0)
+    assert tokenize(*words, out=tmp_path / "c") == 0
+    assert documents(tmp_path / "c", "train") == [[*b"one", 0], [*b"two", 0]]
+
+
+def test_the_output_inside_the_input_is_no_input(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("some text")
+    for said in ("1 documents", "holds this corpus already"):
+        assert tokenize(tmp_path, "--val-fraction", 0, out=tmp_path / "ids") == 0
+        assert said in capsys.readouterr().out
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "ids").symlink_to(tmp_path / "ids")
+    assert "is a link to a folder" in refused(capsys, tmp_path / "b", out=tmp_path / "d")
+
+
+@pytest.mark.parametrize("kind", ["lines", "text"])
+def test_a_document_end_that_a_text_holds_is_refused_with_the_place(tmp_path, capsys, kind):
+    path = tmp_path / ("a.jsonl" if kind == "lines" else "a.txt")
+    path.write_text('{"text": "fine"}\n{"text": "bad\\u0000"}\n' if kind == "lines" else "line\nline")
+    place = f"the line at byte 17 of {path}" if kind == "lines" else str(path)
+    end = 0 if kind == "lines" else 10
+    said = refused(capsys, path, "--document-end", end, out=tmp_path / "c")
+    assert f"--document-end {end}: {place} holds this id in its text" in said
+    assert not (tmp_path / "c" / "train.bin").exists()
+
+
+def test_a_spelled_end_of_text_of_the_tokenizers_own_ends_a_document(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", ["one</s>two"])
+    assert tokenize(path, "--tokenizer", TOKENIZER, "--val-fraction", 0, out=tmp_path / "c") == 0
+    assert len(documents(tmp_path / "c", "train", end=1)) == 2
+
+
+def stopped(tmp_path, monkeypatch):
+    """The folder of a run that ended after its parts, and the words that go on."""
+    words = (jsonl(tmp_path / "a.jsonl"), "--document-end", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(CorpusWriter, "finish", lambda self: (_ for _ in ()).throw(OSError("full")))
+        assert tokenize(*words, out=tmp_path / "c") == 2
+    return tmp_path / "c" / ".parts", words
+
+
+def test_a_part_that_changed_since_is_tokenized_again(tmp_path, monkeypatch):
+    parts, words = stopped(tmp_path, monkeypatch)
+    changed = parts / "00001.ids"
+    changed.write_bytes(changed.read_bytes()[::-1])
+    assert tokenize(*words, out=tmp_path / "c") == 0
+    assert tokenize(*words, out=tmp_path / "whole") == 0
+    assert contents(tmp_path / "c") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("00000.json", "delete it, and"), ("plan.json", "delete the folder")]
+)
+def test_a_torn_sheet_is_named_with_what_to_do(tmp_path, monkeypatch, capsys, name, fix):
+    parts, words = stopped(tmp_path, monkeypatch)
+    capsys.readouterr()
+    (parts / name).write_bytes((parts / name).read_bytes()[:7])
+    said = refused(capsys, *words, out=tmp_path / "c")
+    assert str(parts / name) in said and fix in said
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_null_is_no_text_and_is_left_out_and_counted(tmp_path, capsys, kind):
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        jsonl(path, [None, "one", None])
+    else:
+        pq.write_table(pa.table({"text": [None, "one", None]}), path)
+    assert tokenize(path, "--document-end", 0, "--val-fraction", 0, out=tmp_path / "c") == 0
+    assert "1 documents; 2 without text left out" in capsys.readouterr().out
+    assert documents(tmp_path / "c", "train") == [[*b"one", 0]]
+
+
+def test_a_column_of_text_files_and_a_shortened_option_are_refused(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("text")
+    said = refused(capsys, tmp_path / "a.txt", "--column", "body", out=tmp_path / "c")
+    assert "--column body names the text of records" in said
+    assert tokenize(tmp_path / "a.txt", "--colum", "body", out=tmp_path / "c") == 2
+    assert "unrecognized arguments: --colum" in capsys.readouterr().err
+
+
+def test_a_finished_folder_with_torn_ids_says_how_to_write_it_again(tmp_path, capsys):
+    path = jsonl(tmp_path / "a.jsonl")
+    tokenize(path, out=tmp_path / "c")
+    (tmp_path / "c" / "train.bin").write_bytes(b"torn")
+    said = refused(capsys, path, out=tmp_path / "c")
+    assert f"delete the folder {tmp_path / 'c'} and write it again" in said

@@ -95,8 +95,9 @@ def plan_run(config: RunConfig, dataset: Dataset) -> Plan:
             f"trainer.accumulation={trainer.accumulation} microbatches; train longer or accumulate less"
         )
     if dataset.val is None and isinstance(trainer.eval_every, int):
+        told = "".join(f" ({line})" for line in dataset.description if line.startswith("val:"))
         raise ValueError(
-            f"trainer.eval_every={trainer.eval_every}, but the dataset has no validation data; "
+            f"trainer.eval_every={trainer.eval_every}, but the dataset has no validation data{told}; "
             "set it to None or split some off"
         )
     if trainer.profile is not None and steps <= trainer.profile.warmup:

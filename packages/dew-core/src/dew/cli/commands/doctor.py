@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
         prog="dew doctor",
+        allow_abbrev=False,
         description="Show versions, devices, plugins, disk and caches, and what is wrong with them.",
     )
     made.add_argument(

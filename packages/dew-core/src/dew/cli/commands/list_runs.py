@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
-        prog="dew list", description="List the runs of a folder with their state and last figures."
+        prog="dew list",
+        allow_abbrev=False,
+        description="List the runs of a folder with their state and last figures.",
     )
     made.add_argument(
         "folder",

@@ -26,6 +26,7 @@ def parser(tools: tuple[str, ...]) -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
         prog="dew profile",
+        allow_abbrev=False,
         description="Write XProf's reports of a trace (trainer.profile records one): JSON as XProf gives it, "
         "and its tables as CSV.",
     )

@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
         prog="dew report",
+        allow_abbrev=False,
         description="Write a run's report: curves, samples, settings and checkpoints in one HTML file that "
         "loads nothing from elsewhere; of a sweep, its trials. It may still be going.",
     )

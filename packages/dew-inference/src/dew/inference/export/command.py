@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
         prog="dew export",
+        allow_abbrev=False,
         description="Write a run's model as a Hugging Face folder: configuration, tensors, tokenizer and "
         "sampling policy.",
     )

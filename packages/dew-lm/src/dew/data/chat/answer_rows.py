@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dew.data.chat.roles import Role
+from dew.data.chat.rows import held_out_none
 from dew.data.chat.store import ChatStore
 from dew.data.records import Records
 from dew.data.tokens.source import Int64s, TokenBytes, require_vocabulary
@@ -113,6 +114,9 @@ def answer_records(
     rows: dict[str, RowSource] = {}
     told: list[str] = []
     for split in store.counts:
+        if split == "val" and not store.counts[split].conversations:
+            told.append(held_out_none(store))
+            continue
         lengths = np.diff(store.bounds(split)).reshape(-1, 2 if pairs else 1)
         if (lengths == 0).any():
             empty = int(np.flatnonzero((lengths == 0).any(1))[0])
@@ -130,6 +134,8 @@ def answer_records(
         kept = np.flatnonzero(~long)
         told.append(f"{split}: {len(kept)} records; {int(long.sum())} of more than {width} ids left out")
         if split == "train" and not len(kept):
+            if not len(long):
+                raise ValueError("no record is left to train on; lower data.val_fraction, or give more")
             raise ValueError(f"none of the {len(long)} records fits {width} ids; raise {room}")
         if len(kept):
             texts = _Texts(store, split, vocab_size)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from dew.data.chat.template import ChatTemplate
+from dew.data.chat.template import FUNCTIONS, PASSED, ChatTemplate
 from dew.data.text.tokenizer import HFTokenizer, Tokenizer
 
 FILE = "chat_template.jinja"
@@ -22,6 +22,7 @@ def chat_template(
     with_tools: bool = False,
     options: Mapping[str, Any] | None = None,
     today: str | None = None,
+    file_field: str | None = None,
 ) -> ChatTemplate:
     """The template that a run renders with.
 
@@ -35,18 +36,27 @@ def chat_template(
         with_tools: whether the conversations have tools.
         options: further names for the template.
         today: the day `strftime_now` gives, as 2026-01-31.
+        file_field: what the user writes to name `file`, for messages.
 
     Raises:
         FileNotFoundError: `file` is not there.
-        ValueError: the tokenizer has no template, or `today` is no day.
+        ValueError: the tokenizer has no template, `today` is no day, or an option that no template of the
+            tokenizer reads, or of a name that it is given anyway.
         ChatTemplateError: the template does not compile.
     """
     day = None if today is None else _day(today)
-    if file is not None:
-        source = Path(file).expanduser().read_text(encoding="utf-8")
-    else:
-        source = _own(tokenizer, with_tools)
-    return ChatTemplate(source, special_tokens(tokenizer), options=options, today=day)
+    tokens = special_tokens(tokenizer)
+
+    def made(tools: bool) -> ChatTemplate:
+        source = (
+            _own(tokenizer, tools, file_field) if file is None else Path(file).expanduser().read_text("utf-8")
+        )
+        return ChatTemplate(source, tokens, options=options, today=day)
+
+    chosen = made(with_tools)
+    if options:
+        _require_read(options, chosen.names | made(not with_tools).names)
+    return chosen
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -59,7 +69,17 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     return found
 
 
-def _own(tokenizer: Tokenizer, with_tools: bool) -> str:
+def _require_read(options: Mapping[str, Any], names: frozenset[str]) -> None:
+    for name in options:
+        if name not in names:
+            own = {each for each in names if each in (*PASSED, *FUNCTIONS) or each.endswith("_token")}
+            read = ", ".join(sorted(names - own)) or "no name beside the conversation"
+            raise ValueError(
+                f"data.template_options: the chat template never reads {name!r}; it reads {read}; take it out"
+            )
+
+
+def _own(tokenizer: Tokenizer, with_tools: bool, file_field: str | None) -> str:
     if isinstance(tokenizer, HFTokenizer):
         file = tokenizer.folder / FILE
         if file.is_file():
@@ -69,9 +89,10 @@ def _own(tokenizer: Tokenizer, with_tools: bool) -> str:
             said = _named(cast("list[Any]", said), with_tools)
         if isinstance(said, str):
             return said
+    other = "" if file_field is None else f", or a template file as {file_field}"
     raise ValueError(
-        f"tokenizer {tokenizer.name!r} has no chat template; name a folder with {FILE} or a {CONFIG} that "
-        "holds one, or a template file as data.template"
+        f"tokenizer {tokenizer.name!r} has no chat template; put one beside its tokenizer.json as {FILE}, or "
+        f"name a folder with {FILE} or a {CONFIG} that holds one{other}"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from dew.data.chat.store import ChatStore
+from dew.data.chat.store import ChatCounts, ChatStore
 from dew.data.records import Records
 from dew.data.tokens.packed import PackedRows
 from dew.data.tokens.packing import PackingPlan
@@ -44,6 +44,9 @@ def chat_records(
     plans: dict[str, PackingPlan] = {}
     told: list[str] = []
     for split, counts in store.counts.items():
+        if split == "val" and not counts.conversations:
+            told.append(held_out_none(store))
+            continue
         kept, lengths, long = fitting(store, split, seq_len, too_long)
         short = counts.texts - len(kept) - (0 if too_long == "cut" else long)
         plan = PackingPlan.placing(kept, lengths, seq_len=seq_len)
@@ -55,10 +58,7 @@ def chat_records(
             + f"; {counts.split} taken apart; {counts.silent} in which the assistant says nothing"
         )
         if split == "train" and not len(plan):
-            raise ValueError(
-                f"none of the {counts.texts} texts has 2 to {seq_len + 1} ids; raise data.seq_len or set "
-                "data.too_long to cut"
-            )
+            raise ValueError(_nothing_fits(store, seq_len, long, counts))
         if len(plan):
             plans[split] = plan
     rows = {split: _rows(store, split, plan, seq_len, vocab_size) for split, plan in plans.items()}
@@ -75,6 +75,26 @@ def chat_records(
             "packing": plans["train"].digest(),
         },
         description=tuple(told),
+    )
+
+
+def held_out_none(store: ChatStore) -> str:
+    """The line on a share for validation that no record fell into."""
+    count = store.counts["train"].conversations
+    return f"val: data.val_fraction holds out none of {count} records, by their hashes; raise it"
+
+
+def _nothing_fits(store: ChatStore, seq_len: int, long: int, counts: ChatCounts) -> str:
+    if not counts.conversations:
+        return "no conversation is left to train on; lower data.val_fraction, or name others as data.path"
+    if not long:
+        return (
+            f"each of the {counts.texts} texts has fewer than 2 ids, so that none predicts another; see what "
+            "the chat template (or data.template) writes of a message"
+        )
+    return (
+        f"none of the {counts.texts} texts has 2 to {seq_len + 1} ids; raise data.seq_len or set "
+        "data.too_long to cut"
     )
 
 

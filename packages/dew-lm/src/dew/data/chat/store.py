@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dew.data.chat.choose import chat_template, special_tokens
-from dew.data.chat.conversation import conversation
+from dew.data.chat.conversation import conversation, read_list
 from dew.data.chat.encode import RoleEncoder
 from dew.data.chat.reading import Record, read_records
 from dew.data.chat.roles import Role
@@ -33,7 +33,7 @@ from dew.data.tokens.files import file_identity
 from dew.data.tokens.source import Int64s
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
-RECIPE = 1
+RECIPE = 2
 """Rises when the same conversations come to other ids or roles."""
 SHEET = "chat.json"
 AT_ONCE = 256
@@ -106,7 +106,12 @@ class RecordSource(ABC):
         kind = tools is not None
         if kind not in self._templates:
             self._templates[kind] = chat_template(
-                self.tokenizer, file=self.template, with_tools=kind, options=self.options, today=self.today
+                self.tokenizer,
+                file=self.template,
+                with_tools=kind,
+                options=self.options,
+                today=self.today,
+                file_field="data.template",
             )
         return self._templates[kind]
 
@@ -160,13 +165,22 @@ class RecordSource(ABC):
                             f"{place} has no {column!r} (it has {', '.join(record)}); name the column as "
                             f"{name}"
                         )
-                if not from_train or self._held_out(record) == (split == "val"):
+                if not from_train or self._held_out(record, place) == (split == "val"):
                     yield place, record
 
-    def _held_out(self, record: Record) -> bool:
+    def said(self, record: Record, place: str) -> list[object]:
+        """What tells a record from others, the same however it is stored: its columns without nulls.
+
+        Raises:
+            ValueError: a column of another form, with its place.
+        """
+        found = [(column, record[column]) for column in self.columns.values()]
+        return [read_list(each, place, name) if isinstance(each, list) else each for name, each in found]
+
+    def _held_out(self, record: Record, place: str) -> bool:
         if not self.val_fraction:
             return False
-        told = [record[column] for column in self.columns.values()]
+        told = self.said(record, place)
         text = json.dumps(told[0] if len(told) == 1 else told, sort_keys=True, default=str).encode()
         number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         return number < self.val_fraction * 2**64
@@ -187,6 +201,9 @@ class ChatSource(RecordSource):
     @property
     def columns(self) -> Mapping[str, str]:
         return {"data.column": self.column}
+
+    def said(self, record: Record, place: str) -> list[object]:
+        return [read_list(record[self.column], place, "messages")]
 
     def rendered(self, record: Record, place: str) -> list[Spoken]:
         talk = conversation(record[self.column], record.get(TOOLS), place)

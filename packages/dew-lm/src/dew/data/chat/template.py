@@ -16,13 +16,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 """The tag that begins a part as generated."""
+
+PASSED = ("messages", "tools", "documents", "add_generation_prompt")
+"""Names that every rendering gives the template."""
+FUNCTIONS = ("raise_exception", "strftime_now")
+"""What a template may call."""
 
 type Message = Mapping[str, Any]
 
@@ -75,8 +80,12 @@ class ChatTemplate:
         options: further names for it, as `enable_thinking`.
         today: the day that `strftime_now` gives; None refuses a template that asks.
 
+    Attributes:
+        names: what the template reads of what it is given.
+
     Raises:
         ChatTemplateError: it does not compile.
+        ValueError: an option of a name that the template is given anyway.
     """
 
     def __init__(
@@ -90,12 +99,21 @@ class ChatTemplate:
         self.source = source
         self.special_tokens = dict(special_tokens or {})
         self._names = {**self.special_tokens, **(options or {})}
+        environment = _environment(today)
+        for name in options or {}:
+            if name in (*PASSED, *self.special_tokens, *environment.globals):
+                raise ValueError(
+                    f"data.template_options: the template is given {name!r} of the conversation or the "
+                    "tokenizer; take it out of the options"
+                )
         try:
-            self._compiled = _environment(today).from_string(source)
+            self._compiled = environment.from_string(source)
+            self._parsed = environment.parse(source)
         except jinja2.TemplateSyntaxError as error:
             raise ChatTemplateError(
                 f"the chat template does not compile: line {error.lineno}: {error}"
             ) from error
+        self.names = frozenset(meta.find_undeclared_variables(self._parsed))
 
     @property
     def marks(self) -> bool:
@@ -117,19 +135,73 @@ class ChatTemplate:
             add_generation_prompt: end with the header that asks the assistant to speak.
 
         Raises:
-            ChatTemplateError: the template refuses them.
+            ChatTemplateError: the template refuses them, or would leave out calls of tools, or the tools, or
+                write a list as Python prints it.
         """
+        marked = self._rendered(messages, tools, add_generation_prompt)
+        self._require_calls(messages, tools, add_generation_prompt, marked)
+        for number, message in enumerate(messages, 1):
+            content = message.get("content")
+            if content and not isinstance(content, str) and str(content) in marked:
+                raise ChatTemplateError(
+                    f"message {number} ({message.get('role')}): content={content!r} is no text, and the chat "
+                    "template writes it as Python prints it; write it as text, or take a template that reads "
+                    "lists"
+                )
+        return _unmarked(marked)
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Any] | None, prompt: bool) -> str:
         try:
-            marked = self._compiled.render(
+            return self._compiled.render(
                 messages=list(messages),
                 tools=None if tools is None else list(tools),
                 documents=None,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=prompt,
                 **self._names,
             )
-        except Exception as error:  # whatever the template's own code raises on these messages
+        except jinja2.TemplateError as error:  # the template's own word on these messages
             raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
-        return _unmarked(marked)
+        except Exception as error:  # whatever the template's own code raises on these messages
+            raise ChatTemplateError(
+                f"the chat template refuses the messages: {error}{_without_text(messages)}"
+            ) from error
+
+    def _require_calls(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, prompt: bool, marked: str
+    ) -> None:
+        if tools and "tools" not in self.names:
+            raise ChatTemplateError(
+                "the chat template never reads tools, and this conversation has some; take a template that "
+                "writes them, or leave tools out of the data"
+            )
+        calling = [number for number, each in enumerate(messages, 1) if each.get("tool_calls")]
+        if not calling or _mentions(self._parsed, "tool_calls"):
+            return
+        without = [{name: each[name] for name in each if name != "tool_calls"} for each in messages]
+        if self._rendered(without, tools, prompt) == marked:
+            number = calling[0]
+            raise ChatTemplateError(
+                f"message {number} ({messages[number - 1].get('role')}) has tool_calls, which the chat "
+                "template never reads; take a template that writes them, or leave tool_calls out of the data"
+            )
+
+
+def _mentions(parsed: nodes.Template, name: str) -> bool:
+    fields = (each.attr == name for each in parsed.find_all(nodes.Getattr))
+    return any(fields) or any(each.value == name for each in parsed.find_all(nodes.Const))
+
+
+def _without_text(messages: Sequence[Message]) -> str:
+    """The first message whose content is no text, for the message on a template that stumbles."""
+    for number, each in enumerate(messages, 1):
+        content = each.get("content")
+        if not isinstance(content, str):
+            kind = "no content" if content is None else f"a {type(content).__name__} as content"
+            return (
+                f" (message {number} ({each.get('role')}) has {kind}, and the template may read text alone; "
+                "write it as text)"
+            )
+    return ""
 
 
 def _environment(today: datetime.date | None) -> ImmutableSandboxedEnvironment:

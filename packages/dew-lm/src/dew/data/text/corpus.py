@@ -6,13 +6,14 @@ one is near, else before a space, else between two characters.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import sysconfig
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
+
+from dew.data.text.walk import linked_folders, matching_files
 
 STDLIB_BYTES = 8_000_000
 STDLIB_LEFT_OUT = {"test", "tests", "idlelib", "site-packages", "dist-packages", "__pycache__"}
@@ -84,15 +85,17 @@ def standard_library() -> list[Span]:
     return _spans(files, root)
 
 
-def text_files(path: Path, pattern: str, words: Words = RUN) -> list[Span]:
+def text_files(path: Path, pattern: str, words: Words = RUN, *, without: Path | None = None) -> list[Span]:
     """The file `path`, or the files below the folder `path` that match `pattern`, sorted by name.
 
-    Hidden files and folders and empty files of a folder are passed over.
+    Hidden files and folders, links to folders and empty files of a folder are passed over. A file that links
+    lead to is taken once.
 
     Args:
         path: a file or a folder.
         pattern: which files of a folder.
         words: how messages name the two.
+        without: a folder that is passed over.
 
     Raises:
         FileNotFoundError: nothing is there, or nothing matches.
@@ -103,7 +106,7 @@ def text_files(path: Path, pattern: str, words: Words = RUN) -> list[Span]:
     if path.is_file():
         files, root = [path], path.parent
     elif path.is_dir():
-        files, root = _matching(path, pattern, words), path
+        files, root = _matching(path, pattern, words, without), path
     else:
         raise FileNotFoundError(f"{asked} is not there; name a text file or a folder of text files")
     spans = _spans(files, root)
@@ -189,13 +192,18 @@ def open_text(path: Path, words: Words = RUN) -> IO[bytes]:
         ) from error
 
 
-def _matching(root: Path, pattern: str, words: Words) -> list[Path]:
-    """The files below `root` that match."""
+def _matching(root: Path, pattern: str, words: Words, without: Path | None) -> list[Path]:
     _require_readable(root, words)
-    found = [root / name for name in glob.glob(pattern, root_dir=root, recursive=True)]
-    files = [file for file in found if file.is_file()]
+    files = matching_files(root, pattern, without=without)
     if not files:
-        way = "'**/*' takes every file" if any(map(Path.is_file, root.rglob("*"))) else "it holds none"
+        links = linked_folders(root)
+        if matching_files(root, "**/*", without=without):
+            way = "'**/*' takes every file"
+        elif links:
+            way = f"{links[0]} is a link to a folder, which is not followed; name what it leads to as "
+            way += words.path
+        else:
+            way = "it holds none"
         raise FileNotFoundError(f"{words.glob}{words.sign}{pattern!r} matches no file below {root}; {way}")
     return files
 
@@ -211,7 +219,8 @@ def _require_readable(root: Path, words: Words) -> None:
     for folder, folders, _ in os.walk(root):
         folders[:] = [each for each in folders if not each.startswith(".")]
         for each in folders:
-            _require_access(Path(folder, each), words)
+            if not Path(folder, each).is_symlink():
+                _require_access(Path(folder, each), words)
 
 
 def _require_access(folder: Path, words: Words) -> None:

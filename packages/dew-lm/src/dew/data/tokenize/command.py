@@ -182,6 +182,7 @@ def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
         prog="dew tokenize",
+        allow_abbrev=False,
         description="Write text as ids that a run reads with data:token-windows or data:packed-tokens. A "
         "text file is one document, a line of a JSONL file and a row of a Parquet file another. Stopped or "
         "killed, the same command goes on where it was; the ids are the same for any number of workers.",
@@ -192,9 +193,7 @@ def parser() -> argparse.ArgumentParser:
         "--tokenizer", metavar="NAME", default="byte", help="byte, or a tokenizer.json or its folder"
     )
     made.add_argument("--glob", metavar="PATTERN", default="**/*", help="which files of a folder (**/*)")
-    made.add_argument(
-        "--column", metavar="NAME", default="text", help="of the text in JSONL and Parquet files (text)"
-    )
+    made.add_argument("--column", metavar="NAME", help="of the text in JSONL and Parquet files (text)")
     made.add_argument(
         "--document-end",
         metavar="ID",

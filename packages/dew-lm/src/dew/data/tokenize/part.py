@@ -63,18 +63,37 @@ class PartFiles:
         self.width = np.dtype(dtype).itemsize
 
     def counts(self) -> PartCounts | None:
-        """What the part came to, or None where it is not committed whole."""
+        """What the part came to, or None where it is not committed whole, as it was written.
+
+        Raises:
+            ValueError: a sheet that says something else.
+        """
         if not self.sheet.exists():
             return None
-        counts = PartCounts(**json.loads(self.sheet.read_bytes()))
+        try:
+            said = dict(json.loads(self.sheet.read_bytes()))
+            digest = str(said.pop("digest"))
+            counts = PartCounts(**said)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{self.sheet} does not describe a part ({error}); delete it, and its part is tokenized again"
+            ) from error
         sizes = [each.stat().st_size if each.exists() else -1 for each in (self.ids, self.docs)]
-        whole = sizes == [counts.ids * self.width, counts.documents * DOCUMENT.itemsize]
-        return counts if whole else None
+        if sizes != [counts.ids * self.width, counts.documents * DOCUMENT.itemsize]:
+            return None
+        return counts if self._digest() == digest else None
 
     def commit(self, counts: PartCounts) -> None:
         """Put the part's sheet into place; its files are on the disk."""
         with written(self.sheet) as file:
-            file.write(json.dumps(asdict(counts)).encode())
+            file.write(json.dumps({**asdict(counts), "digest": self._digest()}).encode())
+
+    def _digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for each in (self.ids, self.docs):
+            with each.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)
+        return digest.hexdigest()
 
 
 @contextmanager
@@ -103,7 +122,7 @@ def write_part(folder: Path, part: Part, tokenizer: Tokenizer, *, column: str, e
         end: the id appended to every document, or None.
 
     Raises:
-        ValueError: text that cannot be read, with its place.
+        ValueError: text that cannot be read, or that holds a given `end` itself, with its place.
     """
     dtype = id_dtype(tokenizer.vocab_size)
     files = PartFiles(folder, part.number, dtype)
@@ -123,25 +142,38 @@ def _write_ids(out: IO[bytes], stream: DocumentPieces, kind: np.dtype[Any], end:
     lengths: list[int] = []
     ending = b"" if end is None else np.asarray([end], kind).tobytes()
     for group in batched(stream, PIECES_AT_ONCE):
-        encoded = stream.encode([piece for _, piece in group])
-        for (number, _), ids in zip(group, encoded, strict=True):
+        encoded = stream.encode([text for _, _, text in group])
+        for (number, place, text), found in zip(group, encoded, strict=True):
+            ids = np.asarray(found).astype(kind)
+            if end is not None and end != stream.spelled_end and (ids == end).any():
+                raise ValueError(_end_within(end, place, text))
             if number == len(lengths):
                 out.write(ending if lengths else b"")
                 lengths.append(end is not None)
             lengths[-1] += len(ids)
-            out.write(np.asarray(ids).astype(kind).tobytes())
+            out.write(ids.tobytes())
     out.write(ending if lengths else b"")
     return lengths
 
 
+def _end_within(end: int, place: str, text: str) -> str:
+    shown = text if len(text) <= 40 else f"{text[:40]}..."
+    return (
+        f"--document-end {end}: {place} holds this id in its text, after {shown!r}, and packing would end a "
+        "document there; choose an id that no text has"
+    )
+
+
 class DocumentPieces:
-    """The pieces of documents, one after another, each with its document's number among those with text.
+    """The pieces of documents, one after another, each with its document's number among those with text, and
+    the document's place.
 
     Args:
         source: the documents.
         tokenizer: a piece ends where it gives the ids of the whole.
 
     Attributes:
+        spelled_end: the tokenizer's own end of text, which ends a document wherever a text spells it out.
         hashes: of the texts of the documents that are passed.
         empty: documents without text that are passed.
     """
@@ -150,16 +182,17 @@ class DocumentPieces:
         self._source = source
         self._tokenizer = tokenizer
         self._cuts: tuple[Cut, ...] | None = None
+        self.spelled_end = tokenizer.eos_id
         self.hashes: list[int] = []
         self.empty = 0
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
+    def __iter__(self) -> Iterator[tuple[int, str, str]]:
         for place, texts in self._source:
             digest = hashlib.blake2b(digest_size=8)
             seen = False
             try:
                 for piece in self._cut(_hashed(texts, digest)):
-                    yield len(self.hashes), piece
+                    yield len(self.hashes), place, piece
                     seen = True
             except ValueError as error:
                 raise error if place in str(error) else ValueError(f"{place}: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from dew.data.tokens.extras import library
 
 type Kind = Literal["text", "lines", "rows"]
 
+COLUMN = "text"
+"""Of the text in JSONL and Parquet files, where none is named."""
 COMMAND = Words(path="PATH", glob="--glob", sign=" ")
 """What the command's user writes."""
 KINDS: dict[str, Kind] = {".jsonl": "lines", ".ndjson": "lines", ".parquet": "rows"}
@@ -66,22 +69,35 @@ class Part:
     size: int
 
 
-def plan_parts(sources: Sequence[str], pattern: str, column: str) -> list[Part]:
+def plan_parts(
+    sources: Sequence[str], pattern: str, column: str | None, *, without: Path | None = None
+) -> list[Part]:
     """Cut the files of `sources` into parts.
 
     Args:
-        sources: files and folders; those of a folder in the order of their names.
+        sources: files and folders; those of a folder in the order of their names. A file that several of them
+            lead to stands once, where it comes first.
         pattern: which files of a folder.
-        column: of the text in JSONL and Parquet files.
+        column: of the text in JSONL and Parquet files; None takes `COLUMN`.
+        without: a folder that is passed over.
 
     Raises:
         FileNotFoundError: nothing is there.
         PermissionError: a file or folder may not be read.
-        ValueError: a packed or binary file, or records without the column.
+        ValueError: a packed or binary file, records without the column, or a column without records.
     """
-    spans = [span for source in sources for span in text_files(Path(source).expanduser(), pattern, COMMAND)]
+    found = (text_files(Path(each).expanduser(), pattern, COMMAND, without=without) for each in sources)
+    by_file: dict[Path, Span] = {}
+    for span in chain.from_iterable(found):
+        by_file.setdefault(span.path.resolve(), span)
+    spans = list(by_file.values())
     most = part_bytes(sum(span.size for span in spans))
-    pieces = [piece for span in spans for piece in _pieces(span, column, most)]
+    pieces = [piece for span in spans for piece in _pieces(span, column or COLUMN, most)]
+    if column is not None and all(piece.kind == "text" for piece, _ in pieces):
+        raise ValueError(
+            f"--column {column} names the text of records, and {', '.join(sources)} holds text files alone, "
+            f"each one document; leave --column out, or name files of {', '.join(KINDS)}"
+        )
     parts: list[Part] = []
     held: list[Piece] = []
     size = 0
@@ -136,13 +152,13 @@ def _parquet(path: str, column: str) -> Any:
             f"{path} has columns {', '.join(schema.names)} and no {column!r}; name one as --column"
         )
     kind = schema.field(column).type
-    if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_null(kind)):
         raise ValueError(f"column {column!r} of {path} holds {kind} and no text; name another as --column")
     return file
 
 
 def documents(part: Part, column: str) -> Iterator[Document]:
-    """The documents of a part, in order.
+    """The documents of a part, in order; a null is an empty text.
 
     Raises:
         ValueError: invalid text, or a record without it, with its place.
@@ -174,6 +190,8 @@ def _text_of(place: str, line: bytes, column: str) -> str:
         record = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{place} is no JSON: {error}") from error
+    if isinstance(record, dict) and column in record and record[column] is None:
+        return ""
     if not isinstance(record, dict) or not isinstance(record.get(column), str):
         has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is no object"
         raise ValueError(f"{place} holds no text in {column!r} ({has}); name another as --column")
@@ -185,7 +203,4 @@ def _rows(piece: Piece, column: str) -> Iterator[Document]:
     for group in range(piece.start, piece.stop):
         values = file.read_row_group(group, columns=[column]).column(0)
         for number, value in enumerate(values):
-            text = value.as_py()
-            if text is None:
-                raise ValueError(f"row {number} of row group {group} of {piece.path} holds no text (null)")
-            yield f"row {number} of row group {group} of {piece.path}", (text,)
+            yield f"row {number} of row group {group} of {piece.path}", (value.as_py() or "",)

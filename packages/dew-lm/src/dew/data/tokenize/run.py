@@ -20,11 +20,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 from dew.data.text.tokenizer import Tokenizer, load_tokenizer
 from dew.data.tokenize.merge import HeldOut, merge_parts
 from dew.data.tokenize.part import DRAFT, PartCounts, PartFiles, write_part, written
-from dew.data.tokenize.plan import Part, plan_parts
+from dew.data.tokenize.plan import COLUMN, Part, plan_parts
 from dew.data.tokens.files import file_identity
 from dew.data.tokens.store import META, CorpusMeta, id_dtype
 from dew.data.worker_life import end_with_parent
@@ -46,7 +47,7 @@ class Request:
         out: the folder to write.
         tokenizer: its name, as a run's `tokenizer`.
         pattern: which files of a folder.
-        column: of the text in JSONL and Parquet files.
+        column: of the text in JSONL and Parquet files; None takes `text`.
         document_end: the id appended to every document; None takes the tokenizer's own, if it has one.
         held_out: which documents are for validation.
         workers: processes; 1 works in this one.
@@ -56,7 +57,7 @@ class Request:
     out: Path
     tokenizer: str
     pattern: str
-    column: str
+    column: str | None
     document_end: int | None
     held_out: HeldOut
     workers: int
@@ -98,7 +99,8 @@ class Tokenizing:
                 f"--document-end {self.end} must be an id from 0 to {self.tokenizer.vocab_size - 1}"
             )
         _require_folder(request.out)
-        self.parts = plan_parts(request.sources, request.pattern, request.column)
+        self.parts = plan_parts(request.sources, request.pattern, request.column, without=request.out)
+        self._column = request.column or COLUMN
         self._folder = request.out / PARTS
         self.finished = self._require_own_corpus()
         self._require_own_parts()
@@ -111,8 +113,8 @@ class Tokenizing:
         if not (self._request.out / META).exists():
             return None
         sheet = self._request.out / MADE_OF
-        had = json.loads(sheet.read_bytes()) if sheet.exists() else {}
-        counts = {name: had.pop(name, 0) for name in ("documents", "empty")}
+        had = _read_sheet(sheet, self._request.out) if sheet.exists() else {}
+        counts = {name: cast("int", had.pop(name, 0)) for name in ("documents", "empty")}
         if had != self._made_of:
             raise ValueError(
                 f"--out {self._request.out} holds a finished corpus of other text or options; read it, or "
@@ -177,10 +179,10 @@ class Tokenizing:
             for part in left:
                 yield (
                     part.number,
-                    write_part(self._folder, part, self.tokenizer, column=self._request.column, end=self.end),
+                    write_part(self._folder, part, self.tokenizer, column=self._column, end=self.end),
                 )
             return
-        settings = (self._request.tokenizer, str(self._folder), self._request.column, self.end, workers)
+        settings = (self._request.tokenizer, str(self._folder), self._column, self.end, workers)
         spawned = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(workers, spawned, initializer=_begin, initargs=settings)
         try:
@@ -201,7 +203,7 @@ class Tokenizing:
         return {
             "text": hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
             "tokenizer": self.tokenizer.fingerprint(),
-            "column": self._request.column,
+            "column": self._column,
             "document_end": self.end,
         }
 
@@ -209,7 +211,7 @@ class Tokenizing:
         plan = self._folder / PLAN
         if not plan.exists():
             return
-        had, asked = json.loads(plan.read_bytes()), self._identity()
+        had, asked = _read_sheet(plan, self._folder), self._identity()
         other = [name for name in asked if asked[name] != had.get(name)]
         if other:
             raise ValueError(
@@ -223,6 +225,15 @@ class Tokenizing:
             draft.unlink()
         with written(self._folder / PLAN) as file:
             file.write(json.dumps(self._identity()).encode())
+
+
+def _read_sheet(sheet: Path, folder: Path) -> dict[str, object]:
+    try:
+        return dict(json.loads(sheet.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{sheet} is damaged ({error}); delete the folder {folder}, and the same command begins anew"
+        ) from error
 
 
 def _require_folder(out: Path) -> None:

@@ -69,7 +69,9 @@ class CorpusMeta:
         try:
             meta = cls(**json.loads(path.read_bytes()))
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} does not describe a token corpus: {error}; write it again") from error
+            raise ValueError(
+                f"{path} does not describe a token corpus: {error}; delete the folder and write it again"
+            ) from error
         if meta.format != FORMAT or meta.dtype not in ID_DTYPES:
             raise ValueError(
                 f"{path} says format {meta.format} and dtype {meta.dtype!r}; this version reads "
@@ -84,7 +86,8 @@ class CorpusMeta:
             size = file.stat().st_size if file.exists() else 0
             if size != ids * width:
                 raise ValueError(
-                    f"{file} holds {size} bytes where {path.name} says {ids} ids of {width}; write it again"
+                    f"{file} holds {size} bytes where {path.name} says {ids} ids of {width}; "
+                    f"delete the folder {directory} and write it again"
                 )
         return meta
 
