@@ -74,8 +74,8 @@ def write_task(task: object, directory: str | os.PathLike[str]) -> None:
     """Write a text task's model, weights, tokenizer and policy: the writer of the decoder's runs.
 
     The length of the run's previews is no limit of its model, so none is written. A run that started from a
-    published model keeps that model's generation controls with its tokenizer: its special ids are written, and
-    all of it where the run's policy is the recipe's own.
+    published model keeps that model's generation controls with its tokenizer: their special ids are written,
+    and all of them where the run's policy is the recipe's own.
 
     Raises:
         ValueError: a task of another kind, and what `save_pretrained_decoder` raises.
@@ -110,7 +110,7 @@ def generation_config(sampling: Sampling, max_new_tokens: int | None = None) -> 
 
 
 def _controls(tokenizer: object, sampling: Sampling) -> dict[str, Any] | None:
-    """The controls that a run keeps of the model it started from, under the run's own policy; None for none."""
+    """The controls that a run keeps of the model it started from, with its own policy; None for none."""
     kept = json_object(str(tokenizer.folder / CONTROLS)) if isinstance(tokenizer, HFTokenizer) else {}
     if not kept:
         return None

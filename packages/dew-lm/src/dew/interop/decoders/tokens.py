@@ -17,7 +17,6 @@ from dew.data.chat.choose import special_tokens
 from dew.data.text import ByteTokenizer, HFTokenizer
 from dew.sampling.decoding.spelling import byte_alphabet
 
-
 TEMPLATE = "chat_template.jinja"
 CARRIED = ("additional_special_tokens", "extra_special_tokens", "chat_template")
 """Fields of a tokenizer's configuration that are written again as they are."""

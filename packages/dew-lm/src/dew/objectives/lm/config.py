@@ -330,7 +330,7 @@ class LMRunConfig(RunConfig):
         sampling = with_ends(
             self.sampling,
             tokenizer,
-            vocab_size=int(model.config["vocab_size"]),
+            vocab_size=cast("int", model.config["vocab_size"]),
             controls={} if started else self._controls(),
             chats=self._chats(),
         )

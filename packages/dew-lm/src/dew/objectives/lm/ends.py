@@ -1,4 +1,4 @@
-"""Where a run's responses end: the ids of the model it starts from, of its tokenizer and of its chat template."""
+"""Where a run's responses end: as the model it starts from, its tokenizer and its chat template say."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a run keeps of its tokenizer's folder, so that what it trained is used without that folder.
 
-In the run's folder stands `tokenizer/`: the tokenizer's file and configuration, the chat template that the run
-renders with, and the generation controls of the published model that it started from. A run in a bucket and a
-run on bytes keep nothing.
+In the run's folder stands `tokenizer/`: the tokenizer's file and configuration, the chat template that the
+run renders with, and the generation controls of the published model that it started from. A run in a bucket
+and a run on bytes keep nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def keep_tokenizer(
 
 
 def source_controls(folder: Path) -> dict[str, Any]:
-    """The controls in a published model's `generation_config.json`, with the ids that `config.json` alone names.
+    """A published model's `generation_config.json`, with the ids that `config.json` alone names.
 
     Raises:
         ValueError: a file that holds no JSON object.
