@@ -107,8 +107,8 @@ def corpus_perplexity(
     longest = getattr(model, "max_seq_len", None)
     if isinstance(longest, int) and context > longest + 1:
         raise ValueError(
-            f"context={context} must be at most {longest + 1}: the model reads max_seq_len={longest} ids, and "
-            "the last of them predicts one more"
+            f"context={context} must be at most {longest + 1}: the model reads max_seq_len={longest} ids, "
+            "and the last of them predicts one more"
         )
     windows = ScoringWindows(source, context=context, stride=stride)
     for name, value in (("batch", batch), ("size", size)):
