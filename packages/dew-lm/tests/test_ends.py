@@ -40,7 +40,7 @@ def test_the_sources_ids_come_before_the_tokenizers_and_the_turns_beside_them():
 
 def test_ids_of_the_run_are_kept_and_bytes_have_none():
     assert ends({"eos_token_id": 5}, sampling=Sampling(eos_id=9)) == Sampling(eos_id=9)
-    assert ends({}, tokenizer=ByteTokenizer()) == Sampling()
+    assert ends({}, tokenizer=ByteTokenizer(), chats=[ChatMessages()]) == Sampling()
 
 
 def test_an_id_that_the_model_never_draws_ends_nothing():

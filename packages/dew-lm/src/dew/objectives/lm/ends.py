@@ -68,7 +68,8 @@ def turn_end(tokenizer: Tokenizer, template: ChatTemplate) -> int | None:
 
 
 def _templates(tokenizer: Tokenizer, chats: Iterable[ChatMessages]) -> Iterable[ChatTemplate]:
-    for data in chats:
+    # Bytes have no token that a template could end a turn with.
+    for data in chats if isinstance(tokenizer, HFTokenizer) else ():
         # A run that is opened later may lack the file; its record has the ids already.
         if data.template is None or Path(data.template).expanduser().is_file():
             yield chat_template(
