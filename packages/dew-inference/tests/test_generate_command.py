@@ -442,12 +442,12 @@ def test_a_tokenizer_that_changed_since_the_training_is_refused(tmp_path):
     """Its file keeps its name and its size; two ids change places."""
     vocabulary = {"a": 0, "b": 1, "c": 2}
 
-    def write(ids):
+    def write(ids, folder):
         tokenizer = hf.Tokenizer(hf.models.WordLevel(ids, unk_token="a"))
         tokenizer.pre_tokenizer = hf.pre_tokenizers.Whitespace()
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        tokenizer.save(str(folder / "tokenizer.json"))
 
-    write(vocabulary)
+    write(vocabulary, tmp_path)
     (tmp_path / "text.txt").write_text("a b c\n" * 200)
     config = LMRunConfig(
         model=ModelConfig("causal_transformer", config=SIZES, dtype="float32"),
@@ -466,6 +466,8 @@ def test_a_tokenizer_that_changed_since_the_training_is_refused(tmp_path):
     checkpoints.save(1, state, data.get_state(), share=DataPartition())
     checkpoints.wait()
     assert len(dew.pipeline(directory)("a b", seed=0).text) == 1
-    write({"a": 0, "c": 1, "b": 2})
-    with pytest.raises(ValueError, match=r"tokenizer\.json' has changed since"):
+    write({"a": 0, "c": 1, "b": 2}, tmp_path)
+    assert len(dew.pipeline(directory)("a b", seed=0).text) == 1, "the run keeps its own"
+    write({"a": 0, "c": 1, "b": 2}, tmp_path / "run" / "tokenizer")
+    with pytest.raises(ValueError, match=r"tokenizer' has changed since"):
         dew.pipeline(directory)

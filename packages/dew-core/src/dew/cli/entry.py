@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:
         return silenced()
-    except KeyboardInterrupt:
-        print("dew: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(": ".join(filter(None, ["dew: interrupted", str(stop)])), file=sys.stderr)
         return errors.INTERRUPTED
     except SystemExit as stop:
         return (

@@ -88,6 +88,13 @@ class RunConfig:
         """
         return self
 
+    def opened(self, directory: str) -> Self:
+        """This configuration for what reads the run in `directory`, of which it is the record.
+
+        A family whose runs keep copies of files that training read (a tokenizer, say) names the copies here.
+        """
+        return self
+
     def run_name(self, recipe: str) -> str:
         """`trainer.name`, or a fresh name that begins with `recipe`.
 

@@ -35,7 +35,8 @@ class Run:
 
     Attributes:
         directory: the folder with `run.json` and `checkpoints`.
-        config: the configuration, as the class its objective registers.
+        config: the configuration, as the class its objective registers; files the run keeps copies of are
+            named as the copies.
         record: `run.json` as it stands.
     """
 
@@ -149,7 +150,7 @@ def load_run(directory: str | os.PathLike[str]) -> Run:
             f"{folder}/run.json names no objective (it has {name!r}), so nothing says how to rebuild the run"
         )
     config_class: type[RunConfig] = objectives.config(name)
-    return Run(directory=folder, config=config_class.from_dict(record), record=record)
+    return Run(directory=folder, config=config_class.from_dict(record).opened(folder), record=record)
 
 
 def _in_dtype_of(leaf: Any, stored: Any) -> Any:

@@ -126,7 +126,7 @@ def starting(run: str) -> tuple[type[Any], Any, Any]:
             f"{run} trained objective={name!r}, whose task has no command line; open it with dew.pipeline"
         )
     options = tasks.config(name)
-    config = objectives.config(name).load(run)
+    config = objectives.config(name).load(run).opened(run)
     return options, options.of_run(config), config
 
 

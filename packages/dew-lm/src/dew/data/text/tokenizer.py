@@ -79,6 +79,7 @@ class HFTokenizer:
     """A `tokenizer.json` file of the tokenizers library, or a folder that holds one.
 
     End and padding ids come from the folder's `tokenizer_config.json`; without it from the usual spellings.
+    `config` is what that file holds, empty without it.
 
     Args:
         path: the file or the folder.
@@ -90,14 +91,14 @@ class HFTokenizer:
 
     def __init__(self, path: str | Path) -> None:
         self.name = str(path)
-        self._file = _tokenizer_file(Path(path).expanduser())
+        self._file = tokenizer_file(Path(path).expanduser())
         self.backend = _read(self._file)
         self.backend.no_padding()
         self.backend.no_truncation()
         self.vocab_size = self._size()
-        config = _config_beside(self._file)
-        self.eos_id = self._special(config, "eos_token", EOS_SPELLINGS)
-        self.pad_id = self._special(config, "pad_token", PAD_SPELLINGS)
+        self.config = _config_beside(self._file)
+        self.eos_id = self._special(self.config, "eos_token", EOS_SPELLINGS)
+        self.pad_id = self._special(self.config, "pad_token", PAD_SPELLINGS)
 
     @property
     def folder(self) -> Path:
@@ -152,7 +153,12 @@ def load_tokenizer(name: str) -> Tokenizer:
     return ByteTokenizer() if name == "byte" else HFTokenizer(name)
 
 
-def _tokenizer_file(path: Path) -> Path:
+def tokenizer_file(path: Path) -> Path:
+    """The tokenizer file that `path` is, or that lies in the folder `path`.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
     file = path / "tokenizer.json" if path.is_dir() else path
     if file.is_file():
         return file

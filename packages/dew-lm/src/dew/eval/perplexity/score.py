@@ -104,6 +104,12 @@ def corpus_perplexity(
         ValueError: a context or a stride out of its range, a corpus of fewer than two ids, a batch below
             1, or a size below 1.
     """
+    longest = getattr(model, "max_seq_len", None)
+    if isinstance(longest, int) and context > longest + 1:
+        raise ValueError(
+            f"context={context} must be at most {longest + 1}: the model reads max_seq_len={longest} ids, "
+            "and the last of them predicts one more"
+        )
     windows = ScoringWindows(source, context=context, stride=stride)
     for name, value in (("batch", batch), ("size", size)):
         if value is not None and value < 1:

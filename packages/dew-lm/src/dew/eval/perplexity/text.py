@@ -11,6 +11,7 @@ from dew.data.chat.turns import Spoken
 from dew.data.text.tokenizer import Tokenizer
 from dew.data.tokens.source import Ids
 from dew.eval.perplexity.score import CorpusPerplexity, corpus_perplexity
+from dew.inference.text.processor import RunProcessor
 from dew.objectives.base import Variables
 from dew.objectives.lm.decoder import Decoder
 
@@ -37,7 +38,7 @@ def text_perplexity(
     model: Decoder,
     variables: Variables,
     text: str,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | RunProcessor,
     *,
     context: int,
     stride: int,
@@ -51,7 +52,7 @@ def text_perplexity(
         model: a causal decoder.
         variables: its complete variables.
         text: at least one token with `prefix`, two without.
-        tokenizer: `ByteTokenizer` or `HFTokenizer`.
+        tokenizer: `ByteTokenizer` or `HFTokenizer`, or the processor of a task, for the tokenizer it holds.
         context: ids of a window.
         stride: between the beginnings of neighbouring windows.
         batch: windows that are scored together.
@@ -65,7 +66,7 @@ def text_perplexity(
         ValueError: a text that is too short, or what `corpus_perplexity` refuses.
     """
     characters = np.zeros(len(text), np.uint8)
-    encoder = RoleEncoder(tokenizer)
+    encoder = RoleEncoder(tokenizer.tokenizer if isinstance(tokenizer, RunProcessor) else tokenizer)
     (row,) = encoder.rows([Spoken(text, characters)])
     ids, size = row.ids, len(text.encode())
     if prefix is not None:

@@ -25,8 +25,8 @@ def as_text(options: TextOptions, task: TextGeneration, asked: Sequence[Asked], 
 
     A single response comes as it is drawn. Where a conversation was asked, its answer comes alone.
     """
-    count = len(asked) * options.n
-    if count == 1 and isinstance(task.strategy, Sample | None):
+    count = (len(asked) - options.skip) * options.n
+    if count == 1 and len(asked) == 1 and isinstance(task.strategy, Sample | None):
         yield from _streamed(options, task, asked[0], seed)
         return
     for number, (each, text, _, _) in enumerate(_rows(options, task, asked, seed), start=1):
@@ -55,6 +55,26 @@ def as_lines(options: TextOptions, task: TextGeneration, asked: Sequence[Asked],
         yield json.dumps(record, ensure_ascii=False) + "\n"
 
 
+def check_lengths(options: TextOptions, task: TextGeneration, asked: Sequence[Asked]) -> None:
+    """Refuse a prompt that leaves no room for its response, before any is drawn.
+
+    Raises:
+        ValueError: naming the prompt by its place.
+    """
+    rows = [each.ids(_processor(task)) for each in asked]
+    budget = task.budget(options.max_new_tokens, max(map(len, rows)))
+    most = int(task.model.max_seq_len)
+    for number, (each, row) in enumerate(zip(asked, rows, strict=True), start=1):
+        if len(row) + budget > most:
+            fixes = [f"shorten it to {most - budget} tokens"] if budget < most else []
+            fixes += [f"set --max-new-tokens to at most {most - len(row)}"] if len(row) < most else []
+            raise ValueError(
+                f"{each.place or f'prompt {number}'}: the prompt has {len(row)} tokens, and "
+                f"max_new_tokens={budget} more make {len(row) + budget}; the model reads max_seq_len={most}: "
+                f"{' or '.join(fixes) or 'shorten both'}"
+            )
+
+
 def _streamed(options: TextOptions, task: TextGeneration, asked: Asked, seed: int) -> Iterator[str]:
     pieces = task.stream(
         [asked.ids(_processor(task))],
@@ -79,7 +99,7 @@ def _rows(
     criteria = _criteria(options, task)
     rows = [each.ids(_processor(task)) for each in asked]
     budget = task.budget(options.max_new_tokens, max(map(len, rows)))
-    for first in range(0, len(asked), options.batch):
+    for first in range(options.skip, len(asked), options.batch):
         some = rows[first : first + options.batch]
         drawn = task(
             some,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import batched
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dew.inference.text.asking import Asked, as_messages, file_prompts
@@ -36,9 +37,11 @@ class TextOptions:
         max_new_tokens: Tokens to draw at most; unset takes the length of the run's previews.
         n: Continuations of each prompt; the first is the same whatever their number.
         batch: Prompts that are drawn together; what a prompt draws does not depend on it.
+        skip: Prompts at the beginning of the file that are left out, as an earlier call has answered them;
+            the others draw what they draw without it.
 
     Raises:
-        ValueError: a number below 1, or an empty string to stop at.
+        ValueError: a number below its least, an empty string to stop at, or `skip` without a file of prompts.
     """
 
     prompt: tuple[str, ...] = ()
@@ -50,6 +53,7 @@ class TextOptions:
     max_new_tokens: int | None = None
     n: int = 1
     batch: int = 8
+    skip: int = 0
 
     positional: ClassVar[tuple[str, ...]] = ("prompt",)
     repeated: ClassVar[tuple[str, ...]] = ("stop",)
@@ -59,6 +63,8 @@ class TextOptions:
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        if self.skip < 0 or (self.skip and self.prompts is None):
+            raise ValueError(f"skip={self.skip} must be 0 or more, and counts prompts of --prompts FILE")
         if "" in self.stop:
             raise ValueError(
                 "stop holds an empty string, which every text holds; give one character at least"
@@ -102,6 +108,10 @@ class TextOptions:
         )
         if not given:
             raise ValueError("there is no prompt: give a PROMPT, or a file of them as --prompts FILE")
+        if self.skip >= len(given):
+            raise ValueError(
+                f"skip={self.skip} leaves none of the {len(given)} prompts in {self.prompts}; lower it"
+            )
         return [as_messages(each) for each in given] if self.chat else given
 
     def check(self, config: object) -> None:
@@ -124,7 +134,11 @@ class TextOptions:
         asked = self.asked()
         tokenizer: Any = getattr(config, "tokenizer", None)
         if not isinstance(tokenizer, str):
-            return
+            folder = getattr(config, "folder", "the model's folder")
+            raise ValueError(
+                f"{folder} holds no tokenizer.json, so text can be neither read nor written; put the model's "
+                "tokenizer there, or continue token ids: dew.pipeline(FOLDER)([[1, 2]], 16, seed=0)"
+            )
         from dew.data.text import load_tokenizer
         from dew.inference.text.processor import RunProcessor
 
@@ -141,14 +155,29 @@ class TextOptions:
         from dew.inference.text import answering
 
         asked = self.asked()
+        answering.check_lengths(self, task, asked)
         if self.output is None:
             yield from answering.as_text(self, task, asked, seed)
         elif self.output == SCREEN:
             yield from answering.as_lines(self, task, asked, seed)
         else:
+            lines = answering.as_lines(self, task, asked, seed)
+            written = 0
             with open(self.output, "x", encoding="utf-8") as file:
-                written = 0
-                for line in answering.as_lines(self, task, asked, seed):
-                    file.write(line)
-                    written += 1
+                try:
+                    for group in batched(lines, self.n):
+                        file.write("".join(group))
+                        written += len(group)
+                except KeyboardInterrupt as stop:
+                    raise KeyboardInterrupt(self._kept(written)) from stop
             yield f"{written} responses are in {self.output}\n"
+
+    def _kept(self, written: int) -> str:
+        """What an interrupted call has written, and how to go on."""
+        answered = self.skip + written // self.n
+        again = (
+            f"go on with the same options, --skip {answered} and another --output, and join the two files"
+            if self.prompts is not None
+            else "give the prompts as a file, --prompts FILE, to go on behind those that are answered"
+        )
+        return f"{written} responses are in {self.output}; {again}"

@@ -15,6 +15,7 @@ from dew.inference.text.rows import Request, read_request
 from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding import LogitsTransform, Sample, Stopping, StopStrings, Strategy
 from dew.sampling.text import Decoding, Generation, Sampling, generate
+from dew.sampling.text.components import in_sequence
 from dew.sampling.text.cutting import cut, pending
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class TextGeneration:
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        for name in ("logits", "stopping"):
+            parts = getattr(self, name)
+            object.__setattr__(self, name, None if parts is None else in_sequence(name, parts))
         # Maps are rebuilt and leaves kept: what the caller does to the mapping later does not reach the task.
         object.__setattr__(self, "variables", jax.tree.map(lambda leaf: leaf, dict(self.variables)))
 

@@ -6,18 +6,24 @@ The files encode a text as the run did: no special token is added in front of or
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from dew.data.chat.choose import special_tokens
 from dew.data.text import ByteTokenizer, HFTokenizer
 from dew.sampling.decoding.spelling import byte_alphabet
 
+TEMPLATE = "chat_template.jinja"
+CARRIED = ("additional_special_tokens", "extra_special_tokens", "chat_template")
+"""Fields of a tokenizer's configuration that are written again as they are."""
+
 
 def write_tokenizer(folder: Path, tokenizer: object, *, longest: int) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json` of `tokenizer`.
+    """Write `tokenizer.json` and `tokenizer_config.json` of `tokenizer`, with its chat template.
 
     Args:
         folder: where to.
@@ -42,6 +48,9 @@ def write_tokenizer(folder: Path, tokenizer: object, *, longest: int) -> None:
         "clean_up_tokenization_spaces": False,
         **special,
     }
+    template = tokenizer.folder / TEMPLATE if isinstance(tokenizer, HFTokenizer) else None
+    if template is not None and template.is_file():
+        shutil.copyfile(template, folder / TEMPLATE)
     (folder / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
@@ -67,5 +76,8 @@ def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _special_tokens(tokenizer: HFTokenizer) -> dict[str, Any]:
+    """What the tokenizer's own configuration says of special tokens and the template."""
     ids = {"eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
-    return {name: tokenizer.backend.id_to_token(each) for name, each in ids.items() if each is not None}
+    found = {name: tokenizer.backend.id_to_token(each) for name, each in ids.items() if each is not None}
+    kept = {name: tokenizer.config[name] for name in CARRIED if tokenizer.config.get(name) is not None}
+    return found | special_tokens(tokenizer) | kept

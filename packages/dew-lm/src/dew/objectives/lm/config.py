@@ -30,6 +30,10 @@ UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
 """Field -> the values that work, and what to do instead of the others."""
 
 
+PREVIEW = Sampling(temperature=0.8, top_k=40)
+"""The policy of previews that a run has by itself."""
+
+
 @runtime_checkable
 class PolicyConfig(Protocol):
     """What a run's configuration says about generating text with the model it trained.
@@ -135,7 +139,8 @@ class LMRunConfig(RunConfig):
         ema_decay: of the moving average of the parameters; None keeps none, 1 a frozen copy.
         sample_prompt: what validation samples continue; empty continues a newline.
         sample_tokens: tokens drawn for a validation sample; 0 shows no text.
-        sampling: how they are drawn; also the policy that generation from this run starts with.
+        sampling: how they are drawn; also the policy that generation from this run starts with. Without
+            `eos_id` a row ends where the published model, the tokenizer or the chat template ends one.
         pretrained: start from the decoder published in this folder, or in this repository of the Hugging Face
             Hub, `owner/name` or `owner/name@revision`, which the record keeps with its commit. It decides the
             architecture, so that `model.config` may hold `max_seq_len` alone; name its tokenizer in
@@ -171,7 +176,7 @@ class LMRunConfig(RunConfig):
     ema_decay: float | None = 0.999
     sample_prompt: str = ""
     sample_tokens: int = 128
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8, top_k=40))
+    sampling: Sampling = PREVIEW
     pretrained: str | None = None
     balance_rate: float | None = None
     aux_loss_alpha: float | None = None
@@ -243,7 +248,8 @@ class LMRunConfig(RunConfig):
         from dew.objectives.lm.published import published_variables
 
         tokenizer = load_tokenizer(self.tokenizer)
-        model = self.resolved(tokenizer).model.build()
+        config = self.resolved(tokenizer)
+        model = config.model.build()
         if variables is None and self.pretrained is not None:
             variables = published_variables(self.pretrained, model)
         return LMObjective(
@@ -252,7 +258,7 @@ class LMRunConfig(RunConfig):
             ema_decay=self.ema_decay,
             # Where one token pads and ends, its targets are the ends of documents, which a model must learn.
             pad_id=None if tokenizer.pad_id == tokenizer.eos_id else tokenizer.pad_id,
-            samples=self._samples(tokenizer, model.max_seq_len),
+            samples=config._samples(tokenizer, model.max_seq_len),
             pretrained=variables,
             balance_rate=self.balance_rate,
             aux_loss_alpha=self.aux_loss_alpha,
@@ -269,16 +275,43 @@ class LMRunConfig(RunConfig):
         """This configuration without `pretrained`, whose fields a resolved record has."""
         return dataclasses.replace(self, pretrained=None)
 
+    def save(self, directory: str) -> str:
+        """Write `run.json` into `directory`, and beside it what the run keeps of its tokenizer's folder.
+
+        Raises:
+            FileNotFoundError: the tokenizer, its template or the published model.
+        """
+        from dew.objectives.lm.kept import keep_tokenizer, keeps_nothing_more
+
+        path = super().save(directory)
+        if keeps_nothing_more(directory, self.tokenizer):
+            return path
+        templates = {part.template for part in self._chats()}
+        # Templates of several kinds leave the tokenizer's own in its place.
+        template = templates.pop() if len(templates) == 1 else None
+        keep_tokenizer(directory, self.tokenizer, template=template, controls=self._controls() or None)
+        return path
+
+    def opened(self, directory: str) -> Self:
+        """This configuration with the tokenizer that the run in `directory` keeps."""
+        from dew.objectives.lm.kept import kept_tokenizer
+
+        kept = kept_tokenizer(directory)
+        return self if kept is None else dataclasses.replace(self, tokenizer=kept)
+
     def resolved(self, tokenizer: Tokenizer) -> Self:
         """This configuration with the vocabulary and the sequence length written into the model's fields.
 
-        With `pretrained` all fields of the published model are written there.
+        With `pretrained` all fields of the published model are written there. A policy without end ids gets
+        those of the published model, the tokenizer and the chat template.
 
         Raises:
             ValueError: the model's own values do not fit the tokenizer or the data, or `pretrained` decides
                 them.
             FileNotFoundError: the published model.
         """
+        from dew.objectives.lm.ends import with_ends
+
         seq_len = self._seq_len()
         model = self.model if self.pretrained is None else self._published(self.pretrained)
         model = with_sizes(
@@ -289,12 +322,30 @@ class LMRunConfig(RunConfig):
             needs=f"data.seq_len={seq_len}",
             published=self.pretrained,
         )
-        source = self.pretrained
-        if source is not None and "vocab_size" not in self.model.config:
+        source, started = self.pretrained, "vocab_size" in self.model.config
+        if source is not None and not started:
             from dew.objectives.lm.published import pinned
 
             source = pinned(source)
-        return dataclasses.replace(self, model=model, pretrained=source)
+        sampling = with_ends(
+            self.sampling,
+            tokenizer,
+            vocab_size=cast("int", model.config["vocab_size"]),
+            controls={} if started else self._controls(),
+            chats=self._chats(),
+        )
+        return dataclasses.replace(self, model=model, pretrained=source, sampling=sampling)
+
+    def _chats(self) -> list[ChatMessages]:
+        return [part for part in _parts(self.data) if isinstance(part, ChatMessages)]
+
+    def _controls(self) -> dict[str, Any]:
+        """The generation controls of the published model; empty without one."""
+        from dew.interop.pretrained import located
+        from dew.objectives.lm.kept import source_controls
+        from dew.objectives.lm.published import parted
+
+        return {} if self.pretrained is None else source_controls(located(*parted(self.pretrained)))
 
     def _published(self, source: str) -> ModelConfig:
         """The published model; a record that has its fields already is taken as it stands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dew.config.names import run_directory
 from dew.data.text import load_tokenizer
 from dew.objectives.lm.config import LMRunConfig
 from dew.objectives.lm.metrics import perplexity
@@ -23,10 +24,13 @@ def train(config: LMRunConfig) -> TrainState:
         FileNotFoundError: the tokenizer or the text.
     """
     prepare_process(config.trainer)
-    tokenizer = load_tokenizer(config.tokenizer)
-    config = config.resolved(tokenizer)
     name = config.run_name("lm")
-    objective = (config.rebuilt() if has_checkpoint(config, name) else config).build()
+    started = has_checkpoint(config, name)
+    # A run that goes on reads the tokenizer it keeps.
+    directory = run_directory(config.trainer.checkpoint_dir, name)
+    tokenizer = load_tokenizer((config.opened(directory) if started else config).tokenizer)
+    config = config.resolved(tokenizer)
+    objective = (config.rebuilt().opened(directory) if started else config).build()
     dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
     for line in dataset.description:
         say(line)

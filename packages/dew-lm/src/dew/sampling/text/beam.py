@@ -70,8 +70,8 @@ class Beam:
         if named:
             raise ValueError(
                 f"sampling {named} with strategy=Beam: a search draws nothing, and the chance that a beam is "
-                "kept is no token's; leave the policy's temperature and filters at their defaults, or write "
-                "the transforms a search should rank by as logits="
+                "kept is no token's; give sampling=Sampling(eos_id=...) without temperature and filters, or "
+                "write the transforms a search should rank by as logits="
             )
         return ()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,14 @@ class Transforms:
         """The scores `[rows, vocab]` after every part, in the dtype of `logits`."""
         scores = logits
         for part in self.parts:
-            scores = part(state, scores).astype(logits.dtype)
+            changed = part(state, scores)
+            if changed.shape != logits.shape:
+                raise ValueError(
+                    f"the transform {_named(part)} turns scores over {logits.shape[-1]} ids, "
+                    f"[rows, vocab]={list(logits.shape)}, into {list(changed.shape)}; it must keep "
+                    "the shape: give an id that must not be drawn the score -inf"
+                )
+            scores = changed.astype(logits.dtype)
         return scores
 
     @property
@@ -64,6 +71,22 @@ class Criteria:
             if not getattr(part, "cuts_off", False):
                 terminated = terminated | fired
         return ended, terminated
+
+
+def _named(part: Any) -> str:
+    called = part.func if isinstance(part, jax.tree_util.Partial) else part
+    return str(getattr(called, "__qualname__", None) or called)
+
+
+def in_sequence(name: str, parts: Any) -> Sequence[Any]:
+    """`parts`, refused where they are one part by itself.
+
+    Raises:
+        TypeError: naming the argument `name`.
+    """
+    if callable(parts) or not isinstance(parts, Iterable):
+        raise TypeError(f"{name}={parts!r} must be a sequence; write {name}=(part,) for one")
+    return tuple(cast("Iterable[Any]", parts))
 
 
 def as_data(parts: Sequence[Any]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from dew.nn.inputs import ModelInputs
 from dew.sampling.decoding.parts import LogitsTransform, Stopping
 from dew.sampling.text.checks import check_model, check_parts, is_count, row_keys
-from dew.sampling.text.components import as_data
+from dew.sampling.text.components import as_data, in_sequence
 from dew.sampling.text.config import Sampling
 from dew.sampling.text.placing import Placement, mesh_of, placement, spans_processes
 from dew.sampling.text.prompts import Prompts, bucket, check_prompts
@@ -88,8 +88,9 @@ def _checked(asked: Asked) -> Checked:
     prompts = check_prompts(asked.inputs, asked.model, asked.max_new_tokens)
     place = placement(asked.params, prompts.rows)
     policy_chain = getattr(strategy, "policy_chain", Sampling.transforms)
-    chain = as_data(policy_chain(sampling) if asked.logits is None else asked.logits)
-    criteria = as_data((*sampling.criteria(), *(asked.stopping or ())))
+    chain = as_data(policy_chain(sampling) if asked.logits is None else in_sequence("logits", asked.logits))
+    further = () if asked.stopping is None else in_sequence("stopping", asked.stopping)
+    criteria = as_data((*sampling.criteria(), *further))
     check_parts((*chain, *criteria), int(asked.model.vocab_size))
     check = getattr(strategy, "check", None)
     if check is not None:
