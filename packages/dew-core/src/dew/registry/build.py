@@ -52,7 +52,9 @@ def construct(what: str, factory: Callable[..., Any], fields: Mapping[str, Any])
     unset = {name for name, each in parameters.items() if each.default is None and fields.get(name) is None}
     return factory(
         **{
-            name: None if value is None and name in unset else narrow(f"{what}: {name}", hints.get(name), value)
+            name: None
+            if value is None and name in unset
+            else narrow(f"{what}: {name}", hints.get(name), value)
             for name, value in fields.items()
         }
     )
