@@ -126,7 +126,8 @@ def read_decoder(
         model = model_of(family, config, dtype=computes, param_dtype=storage)
     doubled = family.gated and model.activation == "relu2"
     layout = Layout(family=family, doubled=doubled, fields=config)
-    variables = read_variables(model, layout, stored, None if param_dtype == "auto" else storage)
+    with naming(folder):
+        variables = read_variables(model, layout, stored, None if param_dtype == "auto" else storage)
     found = (folder / "tokenizer.json").is_file()
     return PretrainedDecoder(
         source=str(folder),
