@@ -197,9 +197,9 @@ def test_float64_is_refused_where_it_would_be_float32(field):
             r"num_heads=12 must divide hidden_size=64.* \(num_heads: left out of model\.config, .*default\)",
         ),
         ({"hidden_size": 64, "num_heads": 5}, r"num_heads=5 must divide hidden_size=64.*set head_dim$"),
-        ({"hidden_size": "64"}, "hidden_size='64' must be an integer"),
+        ({"hidden_size": "64"}, r"^model\.config\.hidden_size='64' must be an integer"),
         ({"sliding_layers": "all"}, "sliding_layers='all' must be a list, each true or false or null"),
-        ({"rotary": {"fraction": "half"}}, "rotary: fraction='half' must be a number"),
+        ({"rotary": {"fraction": "half"}}, r"model\.config\.rotary: fraction='half' must be a number"),
     ],
 )
 def test_fields_of_model_config_that_do_not_do_are_refused_with_what_was_left_out(fields, message):

@@ -84,8 +84,10 @@ class ModelConfig:
         factory = models.get(self.architecture)
         try:
             return models.build(self.architecture, **fields)
-        except FieldError:
-            raise
+        except FieldError as error:
+            # A value of another kind, by the name that the user gave it.
+            told = str(error).replace(f"model {self.architecture!r}: ", "model.config.", 1)
+            raise FieldError(told) from error
         except ValueError as error:
             raise ValueError(f"{error}{self._of_defaults(str(error), factory, fields)}") from error
 

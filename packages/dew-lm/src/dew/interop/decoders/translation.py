@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def model_of(family: Family, config: Mapping[str, Any], *, dtype: Any, param_dty
 
 
 @contextlib.contextmanager
-def naming(folder: Path) -> Iterator[None]:
+def naming(folder: Path) -> Generator[None]:
     """Within it, what is refused begins with the folder whose file it stands in.
 
     Raises:
