@@ -11,7 +11,9 @@ import pytest
 
 from dew.cli.arguments import parse
 from dew.cli.errors import UserError
+from dew.cli.train import main as train
 from dew.plugins.loader import installed
+from dew.telemetry import JournalTracker
 
 PLUGIN = """
 from dew.plugins import Component, hookimpl
@@ -234,3 +236,25 @@ def test_resume_beside_another_place_is_refused(config_class: type, tmp_path: Pa
     read(config_class, "").save(str(run))
     with pytest.raises(UserError, match=f"{option} names another place"):
         read(config_class, f"--resume {run} {option}")
+
+
+def test_a_path_missing_on_resume_is_refused_with_the_directory_of_the_start(
+    config_class: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import toy_parts
+
+    def missing(config: Any) -> None:
+        raise FileNotFoundError("data.path=docs is not there")
+
+    run = tmp_path / "runs" / "first"
+    read(config_class, "").save(str(run))
+    monkeypatch.chdir(tmp_path)
+    tracker = JournalTracker(str(run), record={})
+    tracker.started(step=0, total_steps=7, unit="rows")
+    tracker.finished("completed", step=7)
+    monkeypatch.setattr(toy_parts, "train", missing)
+    with pytest.raises(FileNotFoundError, match=r"docs is not there$"):
+        train(["toy", "--resume", str(run)])
+    monkeypatch.chdir(run)
+    with pytest.raises(UserError, match=f"docs is not there; the run was started in {tmp_path}, and"):
+        train(["toy", "--resume", str(run)])

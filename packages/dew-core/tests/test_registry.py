@@ -88,6 +88,16 @@ def test_kind_of_a_plugins_own_is_empty_until_registered():
     assert isinstance(registry_of("policy"), Registry) and registry_of("policy").names() == ()
 
 
+def test_values_that_json_cannot_write_and_undeclared_nulls_are_not_judged():
+    import numpy as np
+
+    def factory(rate: float, shape: tuple[int, ...] = None, call: Any = None):  # pyright: ignore[reportArgumentType] # noqa: RUF013
+        return rate, shape, call
+
+    assert construct("f", factory, {"rate": np.float32(2), "shape": None, "call": len}) == (2, None, len)
+    assert construct("f", factory, {"rate": 3}) == (3, None, None)
+
+
 def test_fields_are_narrowed_to_their_declared_types():
     import jax.numpy as jnp
 
@@ -102,6 +112,16 @@ def test_fields_are_narrowed_to_their_declared_types():
         ({}, "part 'p' needs width; give it a value"),
         ({"width": 1, "inner": {"sise": 1}}, "part 'p': inner has no field 'sise'; did you mean size?"),
         ({"width": 1, "dtype": "bfloat"}, "part 'p': dtype='bfloat' is no dtype"),
+        ({"width": "2"}, "part 'p': width='2' must be an integer"),
+        ({"width": 2.0}, "part 'p': width=2.0 must be an integer"),
+        ({"width": True}, "part 'p': width=True must be an integer"),
+        ({"width": None}, "part 'p': width=None must be an integer"),
+        ({"width": [2]}, "part 'p': width=[2] must be an integer"),
+        ({"width": 2, "shape": 3}, "part 'p': shape=3 must be a list, each an integer"),
+        ({"width": 2, "shape": [3, "4"]}, "part 'p': shape=[3, '4'] must be a list, each an integer"),
+        ({"width": 2, "inner": 3}, "part 'p': inner=3 must be an object of fields or null"),
+        ({"width": 2, "inner": {"size": "3"}}, "part 'p': inner: size='3' must be an integer"),
+        ({"width": 2, "rows": [{"size": 1.5}]}, "part 'p': rows: size=1.5 must be an integer"),
     ],
 )
 def test_wrong_field_is_refused_by_name(fields: dict[str, Any], message: str):

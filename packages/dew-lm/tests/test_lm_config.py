@@ -187,3 +187,21 @@ def test_float64_is_refused_where_it_would_be_float32(field):
     wide = dataclasses.replace(config, model=dataclasses.replace(config.model, **{field: "float64"}))
     with pytest.raises(ValueError, match=rf"model\.{field}='float64'.*JAX_ENABLE_X64"):
         wide.build()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"hidden_size": 64},
+            r"num_heads=12 must divide hidden_size=64.* \(num_heads: left out of model\.config, .*default\)",
+        ),
+        ({"hidden_size": 64, "num_heads": 5}, r"num_heads=5 must divide hidden_size=64.*set head_dim$"),
+        ({"hidden_size": "64"}, r"^model\.config\.hidden_size='64' must be an integer"),
+        ({"sliding_layers": "all"}, "sliding_layers='all' must be a list, each true or false or null"),
+        ({"rotary": {"fraction": "half"}}, r"model\.config\.rotary: fraction='half' must be a number"),
+    ],
+)
+def test_fields_of_model_config_that_do_not_do_are_refused_with_what_was_left_out(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig("causal_transformer", {"vocab_size": 256, **fields}).build()

@@ -17,6 +17,8 @@ from safetensors.numpy import load_file, save_file
 from dew.data.text import ByteTokenizer
 from dew.interop import load_pretrained, save_pretrained_decoder
 from dew.interop.decoders.catalogue import family_of
+from dew.interop.decoders.kinds import KINDS
+from dew.interop.decoders.names import MODEL_TYPES
 from dew.interop.decoders.stored import StoredTensor
 from dew.interop.decoders.translation import computed, config_of, model_of
 from dew.nn.backbones.causal_transformer import CausalTransformer
@@ -115,7 +117,38 @@ def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path)
         ({"hidden_act": "mish"}, "hidden_act='mish' is not computed here; silu, gelu_pytorch_tanh"),
         ({"residual_multiplier": 0.2}, "residual_multiplier=0.2: llama is read without such a field"),
         ({"rope_interleaved": True}, "rope_interleaved=True: this decoder computes False alone"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config=.*: llama is read without such a field"),
+        (
+            {"quantization_config": {"quant_method": "awq"}},
+            "quant_method='awq': quantized weights of this kind are not read; take .*unquantized",
+        ),
+        ({"quantization_config": "awq"}, "quantization_config='awq' must be an object of fields"),
+        (
+            {"vision": 1},
+            r".*/test_what.*: config.json vision=1: llama is .*; remove it if it changes nothing",
+        ),
+        ({"hidden_size": "16"}, "config.json hidden_size='16' must be an integer of at least 1"),
+        ({"hidden_size": 16.0}, r"config.json hidden_size=16\.0 must be an integer of at least 1"),
+        ({"num_attention_heads": 0}, "config.json num_attention_heads=0 must be an integer of at least 1"),
+        ({"num_attention_heads": 6, "head_dim": None}, "num_attention_heads=6 must divide hidden_size=16"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3 must divide num_attention_heads=4"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps=nan must be a finite number"),
+        ({"rope_theta": float("inf")}, "rope_theta=inf must be a finite number above 0"),
+        ({"tie_word_embeddings": "true"}, "tie_word_embeddings='true' must be true or false"),
+        ({"hidden_act": None}, "hidden_act=None must be a string"),
+        ({"architectures": 3}, "architectures=3 must be a list of strings"),
+        ({"rope_parameters": [1]}, r"rope_parameters=\[1\] must be an object of fields"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": "2"}},
+            r"rope_parameters\.factor='2' must be a finite number above 0",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta": 1}},
+            "rope_parameters holds beta, which linear",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}},
+            "rotary scaling llama3 needs high_freq_factor; .*original_max_position_embeddings",
+        ),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForCausalLM alone is read"),
         ({"sliding_window": 4}, "sliding_window=4: llama is read without such a field"),
         ({"num_hidden_layers": 4}, "lacks the tensor model.layers.3"),
@@ -241,6 +274,26 @@ def test_the_layers_of_llama_4_are_those_that_its_files_mean(fields, expected):
 def test_layers_that_llama_4_does_not_have_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         read({**SCOUT, **fields})
+
+
+@pytest.mark.parametrize("name", MODEL_TYPES)
+def test_the_kind_of_every_field_that_is_read_is_known(name):
+    assert set(family_of(name).read_fields) <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_experts_per_tok": 9, "num_experts": 4}, "num_experts_per_tok=9 is above num_experts=4"),
+        ({"moe_intermediate_size": 0}, "moe_intermediate_size=0 must be an integer of at least 1"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step=0 must be an integer of at least 1"),
+        ({"mlp_only_layers": 1}, "mlp_only_layers=1 must be a list of integers"),
+        ({"num_experts": 0}, "num_experts=0 must be at least 1"),
+    ],
+)
+def test_a_mixture_is_refused_in_the_names_of_its_file(fields, message):
+    with pytest.raises(ValueError, match=rf"^config\.json.*{message}"):
+        read({**QWEN, "model_type": "qwen3_moe", "num_key_value_heads": 4, **fields})
 
 
 def test_layers_and_rotations_of_unknown_kinds_are_refused():

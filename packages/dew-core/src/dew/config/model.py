@@ -10,6 +10,7 @@ from dew.config.arguments import JsonDict, json_object
 from dew.config.record import from_fields
 from dew.nn.attention.config import AttentionImpl
 from dew.registry import DtypeName, models
+from dew.registry.build import FieldError
 
 type MatmulPrecision = Literal["default", "high", "highest"]
 """What every matrix product asks of XLA: its fastest algorithm, or more mantissa bits for less throughput."""
@@ -21,7 +22,8 @@ class ModelConfig:
 
     Attributes:
         architecture: registered name of the model.
-        config: the fields it is built from.
+        config: all the fields it is built from: a value replaces the whole of another one, and what it leaves
+            out is the architecture's own default.
         dtype: type it computes in.
         param_dtype: type its parameters are stored in; None leaves the model's own, float32.
         matmul_precision: precision of its matrix products; None leaves the model's own.
@@ -74,11 +76,34 @@ class ModelConfig:
 
         Raises:
             UnknownComponent: no installed package registers the architecture.
-            TypeError: a field it does not take.
-            ValueError: float64 where JAX computes in float32 instead.
+            TypeError: a field it does not take, or that is of another kind.
+            ValueError: float64 where JAX computes in float32 instead, or fields that do not fit each other.
         """
         self._require_wide()
-        return models.build(self.architecture, **self.fields())
+        fields = self.fields()
+        factory = models.get(self.architecture)
+        try:
+            return models.build(self.architecture, **fields)
+        except FieldError as error:
+            # A value of another kind, by the name that the user gave it.
+            told = str(error).replace(f"model {self.architecture!r}: ", "model.config.", 1)
+            raise FieldError(told) from error
+        except ValueError as error:
+            raise ValueError(f"{error}{self._of_defaults(str(error), factory, fields)}") from error
+
+    def _of_defaults(self, message: str, factory: Any, fields: Mapping[str, object]) -> str:
+        """What to add to a message that names fields which `config` leaves out."""
+        import inspect
+        import re
+
+        named = re.findall(r"([a-z_]+)=", message)
+        own = sorted({name for name in named if name in inspect.signature(factory).parameters} - {*fields})
+        if not own:
+            return ""
+        return (
+            f" ({', '.join(own)}: left out of model.config, which holds all of the model's fields and is not "
+            f"laid over another one, so {self.architecture}'s own default)"
+        )
 
     def _require_wide(self) -> None:
         wide = [name for name in ("dtype", "param_dtype") if getattr(self, name) == "float64"]

@@ -1,4 +1,4 @@
-"""Where a run happens: interpreter, packages, processor and devices."""
+"""Where a run happens: command, working directory, interpreter, packages, processor and devices."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def describe_environment() -> dict[str, object]:
     """The facts a report shows. Devices are there once JAX is in use; asking never starts it."""
     return {
         "command": command(),
+        "directory": os.getcwd(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": processor(),

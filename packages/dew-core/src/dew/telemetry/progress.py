@@ -62,7 +62,9 @@ class ProgressTracker(Tracker):
             self._bar = LiveBar(self._console, self._clock, self._pace, total_steps, REFRESHES_PER_S)
             self._bar.start(step)
         title = " ".join(filter(None, ["resuming" if step else "training", self._name]))
-        self._say(f"{title}: {self._where(step)}")
+        # The bar says so itself, for as long as it lasts.
+        waiting = "" if self._bar is not None else ", compiling (of a large model, some minutes)"
+        self._say(f"{title}: {self._where(step)}{waiting}")
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         now = self._clock()

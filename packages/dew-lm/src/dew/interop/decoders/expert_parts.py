@@ -53,7 +53,9 @@ def mixture(
             written |= part.write(model)
         return written
 
-    return Group(tuple(names), read, write)
+    spelled = {field: name for field, (name, _) in numbers.items()}
+    spelled |= {own: name for part in parts for own, name in part.spelled.items()}
+    return Group(tuple(names), read, write, spelled)
 
 
 def _one_name(config: Mapping[str, Any], also: Mapping[str, str]) -> dict[str, Any]:
@@ -132,7 +134,13 @@ def expert_groups(rank: GroupRank, groups: int = 1, kept: int = 1) -> Group:
         groups = None if model.mixture is None else model.mixture.groups
         return {"n_group": groups.count if groups else 1, "topk_group": groups.keep if groups else 1}
 
-    return Group(("n_group", "topk_group"), read, write)
+    spelled = {
+        "groups.count": "n_group",
+        "groups.keep": "topk_group",
+        "count": "n_group",
+        "keep": "topk_group",
+    }
+    return Group(("n_group", "topk_group"), read, write, spelled)
 
 
 def shared_experts(default: int, width: str = "moe_intermediate_size") -> Group:

@@ -89,11 +89,13 @@ class Group:
         names: in `config.json`.
         read: the model's values by dotted name, from the whole file.
         write: the file's fields, from the model.
+        spelled: a name in the model's messages -> the file's, where the two differ.
     """
 
     names: tuple[str, ...]
     read: Callable[[Mapping[str, Any]], dict[str, Any]]
     write: Callable[[CausalTransformer], dict[str, Any]]
+    spelled: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

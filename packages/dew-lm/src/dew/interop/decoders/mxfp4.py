@@ -53,7 +53,10 @@ def unpacked(stored: Mapping[str, StoredTensor], quantization: Any) -> Mapping[s
         return stored
     kind = quantization.get("quant_method")
     if kind != "mxfp4":
-        raise ValueError(f"config.json quantization_config.quant_method={kind!r}: 'mxfp4' alone is read")
+        raise ValueError(
+            f"config.json quantization_config of quant_method={kind!r}: only weights of 'mxfp4' are read "
+            "packed; take the model's unquantized folder, or dequantize it and save it in bfloat16"
+        )
     found = {name: tensor for name, tensor in stored.items() if not name.endswith((BLOCKS, SCALES))}
     for name, blocks in stored.items():
         if name.endswith(BLOCKS):

@@ -24,7 +24,7 @@ from dew.interop.decoders.mxfp4 import unpacked
 from dew.interop.decoders.resaving import json_file, save_as_read
 from dew.interop.decoders.stored import StoredTensor, stored_in
 from dew.interop.decoders.tensors import Held, held_tensors, leaf_shapes
-from dew.interop.decoders.translation import model_of, refuse_unread
+from dew.interop.decoders.translation import model_of, naming, refuse_unread
 from dew.interop.pretrained import Pretrained
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.objectives.base import Variables
@@ -111,18 +111,23 @@ def read_decoder(
         FileNotFoundError: the tensors.
     """
     family = family_of(config["model_type"])
-    refuse_unread(family, config)
+    with naming(folder):
+        refuse_unread(family, config)
     stored = stored_in(folder)
     if any(name.endswith(STACKED_EXPERTS) for name in stored) and family.stacked:
         family = replace(family, rows=family.stacked)
-    stored = renamed(family, unpacked(stored, config.get("quantization_config")))
+    with naming(folder):
+        stored = renamed(family, unpacked(stored, config.get("quantization_config")))
     stored = without_predictions(family, config, stored, folder)
     first = next(iter(stored.values())).numpy_dtype if stored else np.dtype("float32")
     storage = chosen("param_dtype", param_dtype, first)
-    model = model_of(family, config, dtype=chosen("dtype", dtype, first), param_dtype=storage)
+    computes = chosen("dtype", dtype, first)
+    with naming(folder):
+        model = model_of(family, config, dtype=computes, param_dtype=storage)
     doubled = family.gated and model.activation == "relu2"
     layout = Layout(family=family, doubled=doubled, fields=config)
-    variables = read_variables(model, layout, stored, None if param_dtype == "auto" else storage)
+    with naming(folder):
+        variables = read_variables(model, layout, stored, None if param_dtype == "auto" else storage)
     found = (folder / "tokenizer.json").is_file()
     return PretrainedDecoder(
         source=str(folder),

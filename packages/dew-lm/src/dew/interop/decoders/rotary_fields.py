@@ -30,6 +30,16 @@ SPELLED = {
 """A field of `RotaryScaling` -> the file's."""
 LONGEST = "max_position_embeddings"
 SPELLINGS = ("rope_parameters", "rope_scaling")
+MESSAGES = {
+    "max_seq_len": LONGEST,
+    **{own: name for own, name in SPELLED.items() if own != name},
+}
+"""A name in what a model says of its positions -> the file's."""
+
+
+def heading(config: Mapping[str, Any]) -> str:
+    """The file's own heading of what it says of the rotation."""
+    return next((name for name in SPELLINGS if config.get(name)), "rope_scaling")
 
 
 def rotary(
@@ -64,7 +74,8 @@ def rotary(
         scaled = {"rope_scaling": scaling} if scaling else {}
         return {**written_lengths(model), spelled["theta"]: model.rope_theta, **scaled, **part}
 
-    return Group(tuple(known), read, write)
+    own = {"rope_theta": spelled["theta"], "rotary.fraction": spelled["fraction"]}
+    return Group(tuple(known), read, write, MESSAGES | own)
 
 
 def spelled_out(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,17 +109,15 @@ def scaling_of(stated: Mapping[str, Any], config: Mapping[str, Any]) -> RotarySc
     Raises:
         ValueError: a kind or a field that is not computed.
     """
-    stated = dict(stated)
+    stated, told = dict(stated), heading(config)
     legacy = stated.pop("type", "default")
     kind = stated.pop("rope_type", legacy)
     if kind == "default":
         if stated:
-            raise ValueError(f"config.json rope_parameters holds {', '.join(stated)}, which are not read")
+            raise ValueError(f"config.json {told} holds {', '.join(stated)}, which are not read")
         return None
     if kind not in NEEDED:
-        raise ValueError(
-            f"config.json rope_scaling of type {kind!r} is not computed; {', '.join(NEEDED)} are"
-        )
+        raise ValueError(f"config.json {told} of type {kind!r} is not computed; {', '.join(NEEDED)} are")
     read = (*NEEDED[kind], *OPTIONAL.get(kind, ()))
     values: dict[str, Any] = {}
     for own, name in SPELLED.items():
@@ -116,7 +125,7 @@ def scaling_of(stated: Mapping[str, Any], config: Mapping[str, Any]) -> RotarySc
         if own in read and value is not None:
             values[own] = tuple(map(float, value)) if isinstance(value, list) else value
     if stated:
-        raise ValueError(f"config.json rope_scaling holds {', '.join(stated)}, which {kind} does not read")
+        raise ValueError(f"config.json {told} holds {', '.join(stated)}, which {kind} does not read")
     if "original_length" in read:
         values["original_length"] = _trained_length(kind, values, config)
     if kind == "longrope" and "factor" not in values:

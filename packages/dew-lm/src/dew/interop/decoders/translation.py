@@ -5,11 +5,15 @@ Nothing is passed over: a field of a file is read, known to change nothing, or r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Generator, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from dew.interop.decoders.family import REQUIRED, WITHOUT_EFFECT, Family, Field
+from dew.interop.decoders.kinds import refuse_kinds
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales
 from dew.nn.backbones.causal_transformer.sizes import feed_forward_width, windows
@@ -18,15 +22,40 @@ from dew.nn.moe.config import Mixture
 RECORDS = {"rotary": Rotary, "bias": Biases, "scales": Scales}
 NUMERICS = ("dtype", "param_dtype", "precision", "attention_impl", "remat", "parent", "name")
 """Fields of a model that no published architecture states."""
+NO_QUANTIZED = (
+    "quantized weights of this kind are not read; take the model's unquantized folder, or dequantize it with "
+    "the library that quantized it and save it in bfloat16, without quantization_config"
+)
 
 
 def model_of(family: Family, config: Mapping[str, Any], *, dtype: Any, param_dtype: Any) -> CausalTransformer:
     """The decoder that `config` describes.
 
     Raises:
-        ValueError: a field that is missing, unknown, or asks for what this decoder does not compute.
+        ValueError: a field that is missing, unknown, of another kind, or asks for what this decoder does not
+            compute, by the file's name.
     """
     refuse_unread(family, config)
+    try:
+        return _built(family, config, dtype=dtype, param_dtype=param_dtype)
+    except ValueError as error:
+        raise ValueError(_in_names_of(family, str(error))) from error
+
+
+@contextlib.contextmanager
+def naming(folder: Path) -> Generator[None]:
+    """Within it, what is refused begins with the folder whose file it stands in.
+
+    Raises:
+        ValueError: what was raised within.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
+
+
+def _built(family: Family, config: Mapping[str, Any], *, dtype: Any, param_dtype: Any) -> CausalTransformer:
     own: dict[str, Any] = dict(family.always)
     for part in family.fields:
         if isinstance(part, Field):
@@ -55,7 +84,9 @@ def losses(family: Family, model: CausalTransformer) -> dict[str, Any]:
     if family.whole_heads and model.hidden_size % model.num_heads:
         return {"num_heads": model.num_heads}
     try:
-        back = model_of(family, config_of(family, model), dtype=model.dtype, param_dtype=model.param_dtype)
+        config = config_of(family, model)
+        refuse_unread(family, config)
+        back = _built(family, config, dtype=model.dtype, param_dtype=model.param_dtype)
     except (ValueError, KeyError) as error:
         return {"model": error}
     told, kept = computed(model), computed(back)
@@ -87,24 +118,51 @@ def computed(model: CausalTransformer) -> dict[str, Any]:
 
 
 def refuse_unread(family: Family, config: Mapping[str, Any]) -> None:
-    """Refuse a file with another head than the language model's, or with a field that is not read.
+    """Refuse a file with another head than the language model's, or with a field that is not read or is of
+    another kind.
 
     Raises:
         ValueError: naming the field.
     """
+    refuse_kinds(config, family.read_fields)
     named = config.get("architectures")
-    if named is not None and list(named) != [family.architecture]:
+    if named is not None and named != [family.architecture]:
         raise ValueError(f"config.json architectures={named!r}: {family.architecture} alone is read")
     known = {*family.read_fields, *family.off, *family.ignored, *WITHOUT_EFFECT}
     for name, value in config.items():
         if name not in known and value is not None:
-            raise ValueError(
-                f"config.json {name}={value!r}: {family.model_type} is read without such a field"
-            )
+            raise ValueError(_unread(family, name, value))
     for name, wanted in family.off.items():
         value = config.get(name)
         if value is not None and value != wanted:
             raise ValueError(f"config.json {name}={value!r}: this decoder computes {wanted!r} alone")
+
+
+def _unread(family: Family, name: str, value: Any) -> str:
+    """What is said of a field that is not read."""
+    if name == "quantization_config":
+        return (
+            f"config.json quantization_config of quant_method={value.get('quant_method')!r}: {NO_QUANTIZED}"
+        )
+    return (
+        f"config.json {name}={value!r}: {family.model_type} is read without such a field; remove it if it "
+        "changes nothing of what the model computes, which is otherwise not computed here"
+    )
+
+
+def _in_names_of(family: Family, message: str) -> str:
+    """What a model says of its fields, in the names that the family's files have for them."""
+    if message.startswith("config.json"):
+        return message
+    spelled: dict[str, str] = {}
+    for part in family.fields:
+        own = dict.fromkeys(part.targets, part.name) if isinstance(part, Field) else part.spelled
+        # What a mixture says begins with its name: there, its own fields go first.
+        spelled = {**spelled, **own} if message.startswith("mixture ") else {**own, **spelled}
+    names = sorted((name for name in spelled if name != spelled[name]), key=len, reverse=True)
+    for name in names:
+        message = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", spelled[name], message)
+    return f"config.json: {message}"
 
 
 def _read(part: Field, config: Mapping[str, Any]) -> Any:

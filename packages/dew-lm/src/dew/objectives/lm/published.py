@@ -41,11 +41,13 @@ def published_fields(source: str) -> dict[str, Any]:
         ValueError: an architecture or a field that the decoder does not compute.
     """
     from dew.interop.decoders.catalogue import family_of
-    from dew.interop.decoders.translation import NUMERICS, model_of
+    from dew.interop.decoders.translation import NUMERICS, model_of, naming
     from dew.interop.pretrained import described, located
 
-    config, architecture = described(located(*parted(source)))
-    model = model_of(family_of(architecture), config, dtype="float32", param_dtype="float32")
+    folder = located(*parted(source))
+    config, architecture = described(folder)
+    with naming(folder):
+        model = model_of(family_of(architecture), config, dtype="float32", param_dtype="float32")
     return {
         field.name: encode(getattr(model, field.name), field.name)
         for field in dataclasses.fields(model)

@@ -48,7 +48,7 @@ FAMILY = Family(
             fixed={"normalize": False},
             parts=(
                 later_layers(0),
-                Group(("topk_method", *GROUPS.names), _read, _write),
+                Group(("topk_method", *GROUPS.names), _read, _write, GROUPS.spelled),
                 shared_experts(2),
             ),
         ),

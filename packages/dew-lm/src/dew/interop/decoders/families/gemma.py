@@ -42,7 +42,7 @@ FAMILY = Family(
         *SIZES,
         kv_heads(16),
         Field("head_dim", "head_dim", 256),
-        Group(("hidden_act", "hidden_activation"), _activation, _written),
+        Group(("hidden_act", "hidden_activation"), _activation, _written, {"activation": "hidden_act"}),
         epsilon(1e-6),
         rotary(),
         EMBEDDING_SCALE,

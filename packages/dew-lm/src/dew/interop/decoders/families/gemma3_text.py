@@ -9,7 +9,14 @@ from dew.interop.decoders.exact import inverse_root, root_of
 from dew.interop.decoders.families.gemma import EMBEDDING_SCALE, TANH
 from dew.interop.decoders.family import Family, Field, Group
 from dew.interop.decoders.llama_parts import ROWS, SIZES, activation, epsilon, kv_heads, tied
-from dew.interop.decoders.rotary_fields import LONGEST, longest, scaling_of, spelled_out, written_scaling
+from dew.interop.decoders.rotary_fields import (
+    LONGEST,
+    MESSAGES,
+    longest,
+    scaling_of,
+    spelled_out,
+    written_scaling,
+)
 from dew.interop.decoders.window_fields import FULL, SLIDING, every, windows_by_layer
 from dew.nn.backbones.causal_transformer import CausalTransformer
 
@@ -58,6 +65,7 @@ POSITIONS = Group(
     ),
     _read,
     _write,
+    {**MESSAGES, "rotary.local_theta": "rope_local_base_freq"},
 )
 FAMILY = Family(
     model_type="gemma3_text",

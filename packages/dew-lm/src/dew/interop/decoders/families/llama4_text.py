@@ -95,6 +95,7 @@ LAYERS = Group(
     ),
     _read_layers,
     _write_layers,
+    {"attention_temperature.every": "floor_scale", "attention_temperature.strength": "attn_scale"},
 )
 
 EXPERTS = mixture(
@@ -141,7 +142,12 @@ FAMILY = Family(
         epsilon(1e-5),
         rotary(theta=500000.0),
         LAYERS,
-        Group((*EXPERTS.names, "moe_layers", "interleave_moe_layer_step"), _read_experts, _write_experts),
+        Group(
+            (*EXPERTS.names, "moe_layers", "interleave_moe_layer_step"),
+            _read_experts,
+            _write_experts,
+            EXPERTS.spelled,
+        ),
         tied(False),
         Field("attention_bias", ("bias.qkv", "bias.output"), False),
     ),

@@ -57,7 +57,7 @@ FAMILY = Family(
         KV_HEADS,
         activation(FUSED),
         epsilon(1e-5),
-        Group((*PLAIN.names, ORIGINAL), _read, _write),
+        Group((*PLAIN.names, ORIGINAL), _read, _write, PLAIN.spelled),
         window_everywhere(None),
         tied(False),
     ),

@@ -73,7 +73,10 @@ FAMILY = Family(
                 "intermediate_size": ("moe_intermediate_size", 1408),
                 "normalize": ("norm_topk_prob", False),
             },
-            parts=(sparse_layers(), Group((SHARED,), _read_shared, _write_shared)),
+            parts=(
+                sparse_layers(),
+                Group((SHARED,), _read_shared, _write_shared, {"shared.intermediate_size": SHARED}),
+            ),
         ),
     ),
     rows=(*ROWS, *expert_rows(), *BESIDE),
