@@ -123,7 +123,7 @@ def test_values_are_those_of_transformers_live():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"quantization_config": {"quant_method": "fp8"}}, "quant_method='fp8': 'mxfp4' alone"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quant_method='fp8': only weights of 'mxfp4'"),
         ({"quantization_config": None}, r"model.layers.0.mlp.experts.down_proj"),
     ],
 )
