@@ -181,7 +181,11 @@ def test_an_end_of_text_behind_the_last_message_alone_is_no_rewriting():
     talk = conversation(
         [{"role": role, "content": text} for role, text in PHI], None, "a talk in the way of Phi"
     )
-    (text,) = spoken(template("closing"), talk)
+    source = (
+        "{% for m in messages %}{{ '<|' ~ m.role ~ '|>\\n' ~ m.content ~ '<|end|>\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"
+    )
+    (text,) = spoken(ChatTemplate(source, {"eos_token": "</s>"}), talk)
     assert by_role(text) == [
         ("SYSTEM", "<|system|>\nBe brief.<|end|>\n"),
         ("USER", "<|user|>\nHi<|end|>\n"),
