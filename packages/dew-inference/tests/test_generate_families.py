@@ -38,6 +38,9 @@ class ToyConfig:
     def load(cls, directory):
         return cls()
 
+    def opened(self, directory):
+        return self
+
 @dataclass(frozen=True)
 class Brush:
     """A brush.

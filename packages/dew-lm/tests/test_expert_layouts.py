@@ -84,7 +84,7 @@ def test_a_mixture_that_no_family_tells_is_refused_by_its_field():
     ("family", "changed", "named"),
     [
         ("mixtral", {"num_experts": 4}, "num_experts=4 and num_local_experts=3 differ"),
-        ("mixtral", {"num_experts_per_tok": 9}, "top_k=9 is above num_experts=3"),
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok=9 is above num_local_experts=3"),
         ("mixtral", {"hidden_act": "relu"}, "hidden_act='relu' is not computed"),
         ("qwen3_moe", {"decoder_sparse_step": 3}, "puts experts in no layer"),
     ],
