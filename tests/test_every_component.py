@@ -85,8 +85,9 @@ RUNS = {
             "probe_rows": 0,
         },
     ),
-    "grpo": small("grpo", **{"model.config": DECODER, "group_size": 4}),
-    "dpo": small("dpo", **{"model.config": DECODER, "sample_prompts": []}),
+    # Rows of 8 and 12 predictions, which a sequence axis of two or four divides.
+    "grpo": small("grpo", **{"model.config": DECODER, "group_size": 4, "max_new_tokens": 5}),
+    "dpo": small("dpo", **{"model.config": DECODER, "sample_prompts": [], "data.seq_len": 12}),
 }
 
 
@@ -107,8 +108,8 @@ def responses(rows: int) -> dict[str, Any]:
 
 
 def pairs(rows: int) -> dict[str, Any]:
-    mask = np.concatenate([np.zeros((rows, 4)), np.ones((rows, 5))], axis=1).astype(np.int32)
-    chosen, rejected = ids(rows, 10), ids(rows, 10, 251)
+    mask = np.concatenate([np.zeros((rows, 4)), np.ones((rows, 8))], axis=1).astype(np.int32)
+    chosen, rejected = ids(rows, 13), ids(rows, 13, 251)
     return {"chosen": chosen, "rejected": rejected, "chosen_mask": mask, "rejected_mask": mask}
 
 
