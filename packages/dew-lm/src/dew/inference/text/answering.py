@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -20,27 +20,63 @@ if TYPE_CHECKING:
     from dew.inference.text.task import TextGeneration
 
 
-def as_text(options: TextOptions, task: TextGeneration, asked: Sequence[Asked], seed: int) -> Iterator[str]:
+class Prompts(NamedTuple):
+    """The prompts of a call, with room for their responses.
+
+    Attributes:
+        asked: as the user wrote them.
+        rows: their ids.
+        budget: of every response, which the widest prompt leaves.
+    """
+
+    asked: Sequence[Asked]
+    rows: Sequence[list[int]]
+    budget: int
+
+
+def measured(options: TextOptions, task: TextGeneration, asked: Sequence[Asked]) -> Prompts:
+    """All prompts, before any response is drawn.
+
+    Raises:
+        ValueError: a prompt that leaves no room for its response, named by its place.
+    """
+    processor = cast("ChatProcessor", task.processor)
+    rows = [each.ids(processor) for each in asked]
+    budget = task.budget(options.max_new_tokens, max(map(len, rows)))
+    most = int(task.model.max_seq_len)
+    for number, (each, row) in enumerate(zip(asked, rows, strict=True), start=1):
+        if len(row) + budget > most:
+            fixes = [f"shorten it to {most - budget} tokens"] if budget < most else []
+            fixes += [f"set --max-new-tokens to at most {most - len(row)}"] if len(row) < most else []
+            raise ValueError(
+                f"{each.place or f'prompt {number}'}: the prompt has {len(row)} tokens, and "
+                f"max_new_tokens={budget} more make {len(row) + budget}; the model reads max_seq_len={most}: "
+                f"{' or '.join(fixes) or 'shorten both'}"
+            )
+    return Prompts(asked, rows, budget)
+
+
+def as_text(options: TextOptions, task: TextGeneration, prompts: Prompts, seed: int) -> Iterator[str]:
     """Each prompt with its response; of several, each behind its number.
 
     A single response comes as it is drawn. Where a conversation was asked, its answer comes alone.
     """
-    count = (len(asked) - options.skip) * options.n
-    if count == 1 and len(asked) == 1 and isinstance(task.strategy, Sample | None):
-        yield from _streamed(options, task, asked[0], seed)
+    count = (len(prompts.asked) - options.skip) * options.n
+    if count == 1 and len(prompts.asked) == 1 and isinstance(task.strategy, Sample | None):
+        yield from _streamed(options, task, prompts, seed)
         return
-    for number, (each, text, _, _) in enumerate(_rows(options, task, asked, seed), start=1):
+    for number, (each, text, _, _) in enumerate(_rows(options, task, prompts, seed), start=1):
         heading = "" if count == 1 else f"--- {number} of {count}\n"
         yield f"{heading}{each.text or ''}{text}\n"
 
 
-def as_lines(options: TextOptions, task: TextGeneration, asked: Sequence[Asked], seed: int) -> Iterator[str]:
+def as_lines(options: TextOptions, task: TextGeneration, prompts: Prompts, seed: int) -> Iterator[str]:
     """One JSON object a line for each response.
 
     It holds `request` as the user wrote it, `continuation` (0 to n - 1), `text`, `tokens` with the one that
     ended the row, `terminated`, `behavior_log_probs` and `raw_log_probs` of these tokens.
     """
-    for index, (each, text, drawn, row) in enumerate(_rows(options, task, asked, seed)):
+    for index, (each, text, drawn, row) in enumerate(_rows(options, task, prompts, seed)):
         length = int(drawn.lengths[row])
         start = drawn.prompt_width
         record = {
@@ -55,62 +91,39 @@ def as_lines(options: TextOptions, task: TextGeneration, asked: Sequence[Asked],
         yield json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def check_lengths(options: TextOptions, task: TextGeneration, asked: Sequence[Asked]) -> None:
-    """Refuse a prompt that leaves no room for its response, before any is drawn.
-
-    Raises:
-        ValueError: naming the prompt by its place.
-    """
-    rows = [each.ids(_processor(task)) for each in asked]
-    budget = task.budget(options.max_new_tokens, max(map(len, rows)))
-    most = int(task.model.max_seq_len)
-    for number, (each, row) in enumerate(zip(asked, rows, strict=True), start=1):
-        if len(row) + budget > most:
-            fixes = [f"shorten it to {most - budget} tokens"] if budget < most else []
-            fixes += [f"set --max-new-tokens to at most {most - len(row)}"] if len(row) < most else []
-            raise ValueError(
-                f"{each.place or f'prompt {number}'}: the prompt has {len(row)} tokens, and "
-                f"max_new_tokens={budget} more make {len(row) + budget}; the model reads max_seq_len={most}: "
-                f"{' or '.join(fixes) or 'shorten both'}"
-            )
-
-
-def _streamed(options: TextOptions, task: TextGeneration, asked: Asked, seed: int) -> Iterator[str]:
+def _streamed(options: TextOptions, task: TextGeneration, prompts: Prompts, seed: int) -> Iterator[str]:
     pieces = task.stream(
-        [asked.ids(_processor(task))],
-        options.max_new_tokens,
+        prompts.rows,
+        prompts.budget,
         seed=seed,
         sampling=_policy(options, task),
         stopping=_criteria(options, task),
     )
-    yield asked.text or ""
+    yield prompts.asked[0].text or ""
     yield from pieces
     yield "\n"
 
 
 def _rows(
-    options: TextOptions, task: TextGeneration, asked: Sequence[Asked], seed: int
+    options: TextOptions, task: TextGeneration, prompts: Prompts, seed: int
 ) -> Iterator[tuple[Asked, str, Generation, int]]:
     """Each response: its prompt, its text, the record it is in, and its row there.
 
-    A prompt's key is that of its place among all prompts, whatever is drawn together, and all prompts have
-    the budget that the widest leaves.
+    A prompt's key is that of its place among all prompts, whatever is drawn together.
     """
     criteria = _criteria(options, task)
-    rows = [each.ids(_processor(task)) for each in asked]
-    budget = task.budget(options.max_new_tokens, max(map(len, rows)))
-    for first in range(options.skip, len(asked), options.batch):
-        some = rows[first : first + options.batch]
+    for first in range(options.skip, len(prompts.rows), options.batch):
+        some = prompts.rows[first : first + options.batch]
         drawn = task(
             some,
-            budget,
+            prompts.budget,
             key=row_keys(None, seed, len(some), first=first),
             n=options.n,
             sampling=_policy(options, task),
             stopping=criteria,
         ).host()
         for row, text in enumerate(drawn.text):
-            yield asked[first + row // options.n], text, drawn, row
+            yield prompts.asked[first + row // options.n], text, drawn, row
 
 
 def _criteria(options: TextOptions, task: TextGeneration) -> tuple[Stopping, ...]:
@@ -124,7 +137,3 @@ def _criteria(options: TextOptions, task: TextGeneration) -> tuple[Stopping, ...
 def _policy(options: TextOptions, task: TextGeneration) -> Sampling | None:
     """The user's policy, or None where it is the task's own, whose chain then stays."""
     return None if options.sampling == task.sampling else options.sampling
-
-
-def _processor(task: TextGeneration) -> ChatProcessor:
-    return cast("ChatProcessor", task.processor)

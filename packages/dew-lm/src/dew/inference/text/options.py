@@ -155,13 +155,13 @@ class TextOptions:
         from dew.inference.text import answering
 
         asked = self.asked()
-        answering.check_lengths(self, task, asked)
+        prompts = answering.measured(self, task, asked)
         if self.output is None:
-            yield from answering.as_text(self, task, asked, seed)
+            yield from answering.as_text(self, task, prompts, seed)
         elif self.output == SCREEN:
-            yield from answering.as_lines(self, task, asked, seed)
+            yield from answering.as_lines(self, task, prompts, seed)
         else:
-            lines = answering.as_lines(self, task, asked, seed)
+            lines = answering.as_lines(self, task, prompts, seed)
             written = 0
             with open(self.output, "x", encoding="utf-8") as file:
                 try:
