@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from dew.data.text import Tokenizer, load_tokenizer
 from dew.inference.text.processor import RunProcessor
 from dew.objectives.base import Variables, thaw
 from dew.objectives.lm import LMObjective
-from dew.objectives.lm.config import PolicyConfig
 from dew.sampling.text import Sampling
 from dew.training.opening import named_dtype, opened_mesh
 from dew.training.runs import Run, load_run
@@ -19,6 +18,30 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from dew.training import Layout, MeshSpec
+
+
+@runtime_checkable
+class PolicyConfig(Protocol):
+    """What a run's configuration says about generating text with the model it trained.
+
+    A configuration with these members whose objective is an `LMObjective` can be opened as text generation,
+    whatever the objective learned from.
+    """
+
+    @property
+    def tokenizer(self) -> str:
+        """`byte`, or a tokenizer file or folder."""
+        ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """The policy that generation from the run starts with."""
+        ...
+
+    @property
+    def preview_tokens(self) -> int | None:
+        """How long the run's own continuations are, or None where it shows none."""
+        ...
 
 
 @dataclass(frozen=True)

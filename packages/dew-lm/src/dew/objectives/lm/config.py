@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
@@ -14,6 +14,7 @@ from dew.data.chat.roles import RoleName, role_number
 from dew.data.mixture import DataMixture
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
+from dew.objectives.lm.model_sizes import with_sizes
 from dew.sampling.text.config import Sampling
 from dew.training.optim.config import Cosine
 
@@ -32,76 +33,6 @@ UNBUILT: Mapping[str, tuple[tuple[object, ...], str]] = {
 
 PREVIEW = Sampling(temperature=0.8, top_k=40)
 """The policy of previews that a run has by itself."""
-
-
-@runtime_checkable
-class PolicyConfig(Protocol):
-    """What a run's configuration says about generating text with the model it trained.
-
-    A configuration with these members whose objective is an `LMObjective` can be opened as text generation,
-    whatever the objective learned from.
-    """
-
-    @property
-    def tokenizer(self) -> str:
-        """`byte`, or a tokenizer file or folder."""
-        ...
-
-    @property
-    def sampling(self) -> Sampling:
-        """The policy that generation from the run starts with."""
-        ...
-
-    @property
-    def preview_tokens(self) -> int | None:
-        """How long the run's own continuations are, or None where it shows none."""
-        ...
-
-
-def with_sizes(
-    model: ModelConfig,
-    tokenizer: Tokenizer,
-    name: str,
-    *,
-    needed: int,
-    needs: str,
-    unset: int | None = None,
-    published: str | None = None,
-) -> ModelConfig:
-    """`model` with the vocabulary and the longest row written into its fields.
-
-    Args:
-        model: a decoder's configuration; sizes it names itself are kept.
-        tokenizer: makes the ids.
-        name: of the tokenizer as the run was given it, for the message.
-        needed: ids of the longest row.
-        needs: what is so long, for the message.
-        unset: `max_seq_len` where the configuration names none; None takes `needed`.
-        published: where the model was published, for the message.
-
-    Raises:
-        ValueError: the model's own sizes do not fit.
-    """
-    sizes = dict(model.config)
-    vocab = sizes.setdefault("vocab_size", tokenizer.vocab_size)
-    # A table may have more rows than there are ids, as published ones do; every byte is an id.
-    enough = isinstance(vocab, int) and vocab >= tokenizer.vocab_size
-    if not enough or (name == "byte" and vocab != tokenizer.vocab_size):
-        if published is not None:
-            raise ValueError(
-                f"tokenizer={name!r} makes {tokenizer.vocab_size} ids, and pretrained={published} was "
-                f"trained on {vocab} of another; set --tokenizer to the folder of its own"
-            )
-        raise ValueError(
-            f"model.config vocab_size={vocab} is not the {tokenizer.vocab_size} ids of tokenizer {name!r}; "
-            "leave vocab_size out of model.config"
-        )
-    longest = sizes.setdefault("max_seq_len", needed if unset is None else unset)
-    if isinstance(longest, int) and longest < needed:
-        raise ValueError(
-            f"model.config max_seq_len={longest} is shorter than {needs}; raise the one or lower the other"
-        )
-    return dataclasses.replace(model, config=sizes)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.data.preferences.config import SumPairs
-from dew.objectives.lm.config import with_sizes
+from dew.objectives.lm.model_sizes import with_sizes
 from dew.objectives.rl.warm_start import WarmStart
 from dew.rl.names import PreferenceName
 from dew.sampling.text.config import Sampling

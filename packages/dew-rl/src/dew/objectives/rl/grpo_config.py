@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.config.unbuilt import refuse_unbuilt
 from dew.data.arithmetic.config import LastDigit
-from dew.objectives.lm.config import with_sizes
+from dew.objectives.lm.model_sizes import with_sizes
 from dew.objectives.rl.policy_loss import PolicyLoss
 from dew.objectives.rl.rewards import Checked, CheckedPrompts
 from dew.objectives.rl.warm_start import WarmStart
