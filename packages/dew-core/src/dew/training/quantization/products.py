@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from dew.nn.grouped_product import grouped_product
+from dew.nn.varying import alike
 from dew.training.quantization.config import Quantization, QuantizedDtype
 
 CALIBRATION: Mapping[QuantizedDtype, str] = {"int8": f"absmax,{127.5 / 127}", "float8_e4m3fn": "absmax"}
@@ -58,17 +60,6 @@ def require_qwix() -> Any:
             "trainer.quantization needs Qwix: pip install 'dew-core[quantization]'"
         ) from missing
     return qwix
-
-
-def alike(*operands: Any) -> list[Any]:
-    """The operands varying over the same manual mesh axes, so that each one's gradient has its own type."""
-    held = [frozenset(jax.typeof(each).manual_axis_type.varying) for each in operands]
-    every = frozenset[Any]().union(*held)
-    return [_varying(each, every - own) for each, own in zip(operands, held, strict=True)]
-
-
-def _varying(x: Any, axes: frozenset[Any]) -> Any:
-    return jax.lax.pcast(x, tuple(axes), to="varying") if axes else x
 
 
 def _quantized(x: jax.Array, dtype: QuantizedDtype | None, *axes: int) -> Any:
@@ -117,7 +108,7 @@ def _grouped_forward(x: Any, kernels: Any, sizes: Any, weights: Any, activations
 
 def _grouped_backward(weights: Any, activations: Any, kept: Any, cotangent: jax.Array) -> Any:
     x, kernels, sizes = kept
-    _, pull = jax.vjp(lambda x, kernels: jax.lax.ragged_dot(x, kernels, sizes), x, kernels)
+    _, pull = jax.vjp(lambda x, kernels: grouped_product(x, kernels, sizes), x, kernels)
     return *pull(cotangent.astype(x.dtype)), None
 
 

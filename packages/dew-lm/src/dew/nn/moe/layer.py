@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from dew.nn.dense import fan_in_normal
 from dew.nn.expert_rows import over_expert_groups
+from dew.nn.grouped_product import grouped_product
 from dew.nn.mlp import PLAIN, Activation, FeedForward
 from dew.nn.moe.blocks import Bank, Blocks, mixed
 from dew.nn.moe.config import Mixture
@@ -73,7 +74,7 @@ class MixtureOfExperts(nn.Module):
             weights: of every group.
             sizes: rows of each group.
         """
-        return jax.lax.ragged_dot(tokens, weights, sizes, precision=self.precision)
+        return grouped_product(tokens, weights, sizes, self.precision)
 
     def _bank(self, model_width: int) -> Bank:
         experts, width = self.mixture.num_experts, self.width
