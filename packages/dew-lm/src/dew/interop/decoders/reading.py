@@ -187,12 +187,13 @@ def read_variables(
         ValueError: a tensor that is missing, one too many, of another shape or dtype; a tied head that is
             not the embedding; a gate that is not the projection it should repeat.
     """
-    held = held_tensors(model, layout)
+    whole = leaf_shapes(model)
+    held = held_tensors(model, layout, whole)
     spare = (
         {row.name for row in layout.family.rows if row.paths == (HEAD,)} if model.tie_embeddings else set()
     )
     head = refuse_others(held, stored, spare)
-    whole, wanted = leaf_shapes(model), leaf_dtypes(held, stored, dtype)
+    wanted = leaf_dtypes(held, stored, dtype)
     flat: dict[str, jax.Array] = {}
     slices: dict[str, np.ndarray] = {}
     for each in held:

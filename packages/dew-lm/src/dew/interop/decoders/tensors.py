@@ -55,13 +55,20 @@ class Held:
         return self.form.split(value, self.shapes, self.heads)
 
 
-def held_tensors(model: CausalTransformer, layout: Layout) -> list[Held]:
+def held_tensors(
+    model: CausalTransformer, layout: Layout, shapes: Mapping[str, Shape] | None = None
+) -> list[Held]:
     """The tensors that files of `model` hold.
+
+    Args:
+        model: held.
+        layout: of the files.
+        shapes: of the model's leaves, where they are known; they are traced otherwise.
 
     Raises:
         ValueError: a parameter that the family has no tensor for.
     """
-    shapes = leaf_shapes(model)
+    shapes = leaf_shapes(model) if shapes is None else shapes
     found = [held for row in expanded(model, layout) if (held := _held(row, model, shapes)) is not None]
     told = {path for held in found for path in held.paths}
     for path in shapes:
@@ -114,9 +121,9 @@ def published(model: CausalTransformer, variables: Mapping[str, Any], layout: La
         ValueError: variables that are not the model's: a leaf too many, one missing, or one of another shape;
             or leaves of two dtypes in one tensor.
     """
-    leaves = leaves_of(variables)
-    _require_the_models_own(leaf_shapes(model), leaves)
-    return [_tensor(held, leaves) for held in held_tensors(model, layout)]
+    leaves, shapes = leaves_of(variables), leaf_shapes(model)
+    _require_the_models_own(shapes, leaves)
+    return [_tensor(held, leaves) for held in held_tensors(model, layout, shapes)]
 
 
 def _held(row: Row, model: CausalTransformer, shapes: Mapping[str, Shape]) -> Held | None:
