@@ -1,8 +1,8 @@
 """Loading a published decoder: seconds and peak memory, Dew against transformers, in turns.
 
 Each load is a process of its own; imports come before the clock and the memory they hold is subtracted. The
-files are read once before, so that both sides find them in memory. transformers maps them and reads nothing, so
-one number of every page of its weights is added up before its clock stops.
+files are read once before, so that both sides find them in memory. transformers maps them and reads nothing,
+so one number of every page of its weights is added up before its clock stops.
 
     uv run --group oracle python tools/smollm2.py FOLDER
     uv run python benchmarks/load_published.py FOLDER --torch-python PYTHON [--rounds 5]

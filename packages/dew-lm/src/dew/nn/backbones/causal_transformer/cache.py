@@ -67,7 +67,9 @@ def write(
             return stored.at[rows, :, :, slots].set(value, mode="drop")
         return stored.at[rows, slots].set(value, mode="drop")
 
-    return {name: put(name, stored) for name, stored in layer.items()}
+    # Without the barrier XLA on a CPU writes once for the next step and once for attention, and copies the
+    # whole cache for both.
+    return jax.lax.optimization_barrier({name: put(name, stored) for name, stored in layer.items()})
 
 
 def by_slot(stored: Float[Array, "B K D C"]) -> Float[Array, "B C K D"]:
