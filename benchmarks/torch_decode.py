@@ -1,7 +1,8 @@
 """The torch side of decode_rate.py: started by it, under an interpreter that has torch and transformers.
 
-A line `greedy B` or `sampled B` on standard input is answered by the seconds of one call for B prompts, and
-`check B` by the greedy tokens with the margin of every decision.
+A line `greedy B` or `sampled B` on standard input is answered by the seconds of one call for B prompts,
+`products B` by those of B rows' products with every weight of a step, and `check B` by the greedy tokens with
+the margin of every decision.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ def sampled(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return log_probs(drawn.scores), log_probs(drawn.logits)
 
 
+def products(rows: int) -> None:
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            torch.nn.functional.linear(torch.ones(rows, layer.in_features), layer.weight)
+
+
 def checked(rows: int) -> str:
     drawn = greedy(rows, output_logits=True, return_dict_in_generate=True)
     best = torch.stack(drawn.logits, dim=1).topk(2, dim=-1).values
@@ -66,7 +73,8 @@ with torch.inference_mode():
         if what == "check":
             print(checked(int(rows)), flush=True)
             continue
-        call = {"greedy": greedy, "sampled": sampled}[what]
+        call, times = {"greedy": (greedy, 1), "sampled": (sampled, 1), "products": (products, 20)}[what]
         start = time.perf_counter()
-        call(int(rows))
-        print(time.perf_counter() - start, flush=True)
+        for _ in range(times):
+            call(int(rows))
+        print((time.perf_counter() - start) / times, flush=True)
