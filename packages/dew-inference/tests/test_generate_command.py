@@ -182,7 +182,8 @@ def unopened(monkeypatch):
     ("name", "text", "said"),
     [
         ("a.txt", "one\n\nthree\n", "line 2 holds no prompt"),
-        ("a.txt", "", "there is no prompt"),
+        ("a.txt", "", "a.txt holds no prompt"),
+        ("a.jsonl", '{"prompt": "a", "messages": []}', "line 1 has both prompt and messages"),
         ("a.jsonl", '{"prompt": "a"}\n{"text": "b"}\n', "line 2 is no prompt"),
         ("a.jsonl", '{"prompt": "a"}\n{"prompt"\n', "line 2 is no JSON"),
         (

@@ -269,7 +269,29 @@ def test_the_beginnings_of_another_corpus_are_kept(tmp_path, capsys):
     (tmp_path / "d" / ".parts").mkdir(parents=True)
     (tmp_path / "d" / ".parts" / "plan.json").write_text('{"tokenizer": "other", "column": "text"}')
     said = refused(capsys, good, out=tmp_path / "d")
-    assert "holds the beginnings of another corpus (text, tokenizer differs)" in said
+    assert "holds the beginnings of another corpus (text, tokenizer, sources differs)" in said
+
+
+def test_a_file_that_was_mended_is_tokenized_by_the_same_command(tmp_path, capsys):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    jsonl(texts / "a.jsonl")
+    (texts / "b.jsonl").write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n')
+    words = texts, "--glob", "*.jsonl"
+    assert tokenize(*words, out=tmp_path / "c") == 2
+    jsonl(texts / "b.jsonl", ["café"])
+    capsys.readouterr()
+    assert tokenize(*words, out=tmp_path / "c") == 0
+    assert "beginning anew" in capsys.readouterr().out
+    assert tokenize(*words, out=tmp_path / "d") == 0
+    assert contents(tmp_path / "c") == contents(tmp_path / "d")
+    assert not (tmp_path / "c" / ".parts").exists()
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa b\xef\xbb\xbfc")
+    assert tokenize(tmp_path / "a.txt", "--val-fraction", 0, "--document-end", 0, out=tmp_path / "c") == 0
+    assert (tmp_path / "c" / "train.bin").read_bytes() == b"a b\xef\xbb\xbfc\0"
 
 
 def test_two_do_not_write_to_one_folder(tmp_path, capsys):
@@ -285,7 +307,8 @@ def test_two_do_not_write_to_one_folder(tmp_path, capsys):
     ("line", "message"),
     [
         ("{", "the line at byte 25 of .*is no JSON"),
-        ('{"text": 3}', "the line at byte 25 of .*holds no text in 'text'"),
+        ('{"text": 3}', r"the line at byte 25 of .*holds no text in 'text' \(it holds 3 there\)"),
+        ('{"text": "a \\ud83d"}', "the line at byte 25 of .*holds half a surrogate pair at character 2"),
     ],
 )
 def test_a_bad_line_is_named_and_what_was_done_is_kept(tmp_path, capsys, line, message):

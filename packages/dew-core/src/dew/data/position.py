@@ -40,7 +40,8 @@ def decode_position(state: bytes, fingerprint: Mapping[str, object]) -> dict[str
     if differing:
         raise ValueError(
             "the saved position belongs to other data: " + "; ".join(differing) + ". "
-            "Give the data options the run was saved with, or start a new run"
+            "Give the data options and files that the run was saved with (a digest that differs means that a "
+            "file holds something else), or start a new run"
         )
     return record
 

@@ -15,7 +15,7 @@ def read_blocks(span: Span, words: Words = RUN) -> Iterator[tuple[bytes, str]]:
     """Yield the span's bytes in blocks of about 1 MiB with the text that became complete in each.
 
     A character that straddles two blocks appears in the later block's text. The texts together are the
-    span's text.
+    span's text. A byte-order mark at the file's beginning is no part of it.
 
     Args:
         span: bytes of a file.
@@ -31,22 +31,23 @@ def read_blocks(span: Span, words: Words = RUN) -> Iterator[tuple[bytes, str]]:
         offset = span.start
         while offset < span.stop:
             block = file.read(min(BLOCK, span.stop - offset))
+            behind = offset + len(block)
             if not block:
                 raise ValueError(
                     f"{span.path} became shorter while it was read; start again when nothing writes to it"
                 )
             _refuse_binary(span, block, offset, words)
+            block = block if offset else block.removeprefix(codecs.BOM_UTF8)
             pending = len(decoder.getstate()[0])
-            last = offset + len(block) >= span.stop
             try:
-                text = decoder.decode(block, final=last)
+                text = decoder.decode(block, final=behind >= span.stop)
             except UnicodeDecodeError as error:
                 raise ValueError(
-                    f"{span.path} is not valid UTF-8 at byte {offset - pending + error.start} "
+                    f"{span.path} is not valid UTF-8 at byte {behind - len(block) - pending + error.start} "
                     f"({error.reason}); save it as UTF-8 (iconv -t UTF-8) or leave it out by {words.glob}"
                 ) from error
             yield block, text
-            offset += len(block)
+            offset = behind
 
 
 def _refuse_binary(span: Span, block: bytes, offset: int, words: Words) -> None:

@@ -43,6 +43,8 @@ def main(argv: list[str]) -> int:
     )
     if work.finished is not None:
         print(f"{words.out} holds this corpus already")
+    if work.text_changed:
+        print("the text is not what it was when an earlier run was stopped: beginning anew")
     with shown(work.size, len(work.parts)) as progress:
         pace = Pace(progress)
         result = work.run(pace)

@@ -193,9 +193,25 @@ def _text_of(place: str, line: bytes, column: str) -> str:
     if isinstance(record, dict) and column in record and record[column] is None:
         return ""
     if not isinstance(record, dict) or not isinstance(record.get(column), str):
-        has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is no object"
-        raise ValueError(f"{place} holds no text in {column!r} ({has}); name another as --column")
+        raise ValueError(
+            f"{place} holds no text in {column!r} ({_has(record, column)}); name another as --column"
+        )
+    try:
+        record[column].encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{place} holds half a surrogate pair at character {error.start} of {column!r}, which is no "
+            "character; write the text as UTF-8, or leave the record out"
+        ) from error
     return str(record[column])
+
+
+def _has(record: object, column: str) -> str:
+    if not isinstance(record, dict):
+        return "it is no object"
+    if column in record:
+        return f"it holds {json.dumps(record[column])[:80]} there"
+    return f"it has {', '.join(map(str, record))}"
 
 
 def _rows(piece: Piece, column: str) -> Iterator[Document]:

@@ -81,6 +81,11 @@ class Result:
 class Tokenizing:
     """A request that is checked and can be run.
 
+    Attributes:
+        finished: what came of it, where the folder holds the corpus already.
+        text_changed: an earlier run of the request was stopped, and its sources hold other text now: `run`
+            begins anew.
+
     Args:
         request: what is asked for.
 
@@ -103,7 +108,7 @@ class Tokenizing:
         self._column = request.column or COLUMN
         self._folder = request.out / PARTS
         self.finished = self._require_own_corpus()
-        self._require_own_parts()
+        self.text_changed = self._require_own_parts()
 
     @property
     def _made_of(self) -> dict[str, object]:
@@ -140,7 +145,7 @@ class Tokenizing:
             return self.finished
         self._folder.mkdir(parents=True, exist_ok=True)
         with _sole(self._folder / LOCK):
-            self._write_plan()
+            self._begin()
             counts = self._finished(progress)
             left = [part for part in self.parts if part.number not in counts]
             for number, found in self._work(left):
@@ -207,24 +212,33 @@ class Tokenizing:
             "document_end": self.end,
         }
 
-    def _require_own_parts(self) -> None:
+    @property
+    def _plan(self) -> dict[str, object]:
+        return {**self._identity(), "sources": list(self._request.sources)}
+
+    def _require_own_parts(self) -> bool:
+        """Whether the beginnings in the folder are those of the same request over other text."""
         plan = self._folder / PLAN
         if not plan.exists():
-            return
-        had, asked = _read_sheet(plan, self._folder), self._identity()
+            return False
+        had, asked = _read_sheet(plan, self._folder), self._plan
         other = [name for name in asked if asked[name] != had.get(name)]
-        if other:
+        if other and other != ["text"]:
             raise ValueError(
                 f"{self._folder} holds the beginnings of another corpus ({', '.join(other)} differs); "
                 "give the "
                 f"command that began it, delete {self._folder}, or name another --out"
             )
 
-    def _write_plan(self) -> None:
-        for draft in self._folder.glob(f"*{DRAFT}"):
-            draft.unlink()
+        return bool(other)
+
+    def _begin(self) -> None:
+        lock = self._folder / LOCK
+        for file in self._folder.glob("*" if self.text_changed else f"*{DRAFT}"):
+            if file != lock:
+                file.unlink()
         with written(self._folder / PLAN) as file:
-            file.write(json.dumps(self._identity()).encode())
+            file.write(json.dumps(self._plan).encode())
 
 
 def _read_sheet(sheet: Path, folder: Path) -> dict[str, object]:

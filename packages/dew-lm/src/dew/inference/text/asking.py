@@ -59,15 +59,23 @@ def file_prompts(path: str) -> list[Asked]:
 
     A record is a text, an object with `prompt`, or an object with `messages` and perhaps `tools`. What else
     an object holds is kept with its response. A `.json` file holds a list of records, or the messages of one
-    conversation.
+    conversation. A byte-order mark at the beginning is no part of a prompt.
 
     Raises:
-        ValueError: a file that is not UTF-8, or a line or record that is no prompt, by its place.
+        ValueError: a file without prompts or not in UTF-8, or a line or record that is no prompt, by its
+            place.
         OSError: the file cannot be read.
     """
     file = Path(path).expanduser()
+    found = _prompts_in(file, path)
+    if not found:
+        raise ValueError(f"prompts={path} holds no prompt; write one on each line, or records as .jsonl")
+    return found
+
+
+def _prompts_in(file: Path, path: str) -> list[Asked]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"prompts={path} is not UTF-8 at byte {error.start}; write it in UTF-8") from error
     if file.suffix == ".json":
@@ -103,6 +111,8 @@ def _of_record(record: Any, place: str) -> Asked:
     if isinstance(record, Mapping):
         fields = cast("Mapping[str, Any]", record)
         prompt, messages, tools = (fields.get(name) for name in ("prompt", "messages", "tools"))
+        if prompt is not None and messages is not None:
+            raise ValueError(f"{place} has both prompt and messages; keep one, or make two records of it")
         if isinstance(prompt, str) and messages is None and tools is None:
             return Asked(prompt, record, place=place)
         if isinstance(messages, list) and prompt is None and isinstance(tools, list | None):

@@ -153,6 +153,7 @@ class TextOptions:
     def respond(self, task: TextGeneration, *, seed: int) -> Iterator[str]:
         """The responses as text, as they are drawn where there is one, or a line for each as JSON."""
         from dew.inference.text import answering
+        from dew.inference.text.output import write_responses
 
         asked = self.asked()
         prompts = answering.measured(self, task, asked)
@@ -162,14 +163,7 @@ class TextOptions:
             yield from answering.as_lines(self, task, prompts, seed)
         else:
             lines = answering.as_lines(self, task, prompts, seed)
-            written = 0
-            with open(self.output, "x", encoding="utf-8") as file:
-                try:
-                    for group in batched(lines, self.n):
-                        file.write("".join(group))
-                        written += len(group)
-                except KeyboardInterrupt as stop:
-                    raise KeyboardInterrupt(self._kept(written)) from stop
+            written = write_responses(self.output, batched(lines, self.n), self._kept)
             yield f"{written} responses are in {self.output}\n"
 
     def _kept(self, written: int) -> str:
