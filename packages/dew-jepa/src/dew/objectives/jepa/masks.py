@@ -101,26 +101,33 @@ class MultiBlockMask:
         return smallest - self.config.targets * self.target_slots
 
     def _row(self, key: jax.Array) -> Masks:
-        target_key, context_key, order_key = jax.random.split(key, 3)
-        keys = jax.random.split(target_key, self.config.targets)
-        blocks = jax.vmap(lambda one: self._block(one, self._target_sizes))(keys)
-        seen = self._block(context_key, self._context_sizes) & ~blocks.any(axis=0)
-        order = jax.random.uniform(order_key, seen.shape)
+        # One call draws all of a row's numbers: the program of each is long, and compiling them takes longer
+        # than the rest of the objective.
+        patches, blocks = self.grid[0] * self.grid[1], self.config.targets + 1
+        drawn = jax.random.uniform(key, (patches + 3 * blocks,))
+        order, (context, *targets) = drawn[:patches], drawn[patches:].reshape(blocks, 3)
+        covered = jax.vmap(lambda one: self._block(one, self._target_sizes))(jnp.stack(targets))
+        seen = self._block(context, self._context_sizes) & ~covered.any(axis=0)
         context, context_valid = packed(seen, order, self.context_slots)
         in_order = jnp.linspace(0, 1, seen.size, endpoint=False)
-        targets, target_valid = jax.vmap(lambda block: packed(block, in_order, self.target_slots))(blocks)
+        targets, target_valid = jax.vmap(lambda block: packed(block, in_order, self.target_slots))(covered)
         return Masks(context, context_valid, targets, target_valid)
 
-    def _block(self, key: jax.Array, sizes: Sizes) -> jax.Array:
-        """One block as booleans [N]."""
-        size_key, top_key, left_key = jax.random.split(key, 3)
+    def _block(self, drawn: jax.Array, sizes: Sizes) -> jax.Array:
+        """One block as booleans [N], from three numbers in [0, 1): its size's, its row's and its column's."""
         table = np.asarray(list(sizes), np.int32)
-        chances = np.asarray(list(sizes.values()), np.float32)
-        height, width = jnp.asarray(table)[jax.random.choice(size_key, len(table), p=jnp.asarray(chances))]
-        top = jax.random.randint(top_key, (), 0, self.grid[0] - height + 1)
-        left = jax.random.randint(left_key, (), 0, self.grid[1] - width + 1)
+        bounds = np.cumsum(list(sizes.values()))
+        size = jnp.searchsorted(jnp.asarray(bounds[:-1] / bounds[-1], jnp.float32), drawn[0], side="right")
+        height, width = jnp.asarray(table)[size]
+        top = evenly(drawn[1], self.grid[0] - height + 1)
+        left = evenly(drawn[2], self.grid[1] - width + 1)
         row, column = jnp.asarray(np.indices(self.grid).reshape(2, -1))
         return (row >= top) & (row < top + height) & (column >= left) & (column < left + width)
+
+
+def evenly(drawn: jax.Array, count: jax.Array) -> jax.Array:
+    """Of the numbers 0 to `count - 1`, that of the part of [0, 1) that `drawn` lies in."""
+    return jnp.minimum((drawn * count).astype(jnp.int32), count - 1)
 
 
 def packed(member: jax.Array, order: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
