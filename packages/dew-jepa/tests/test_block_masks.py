@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from dew.objectives.jepa import MultiBlock, MultiBlockMask
 from dew.objectives.jepa.block_sizes import block_sizes
@@ -59,6 +60,20 @@ def test_one_block_in_ten_of_height_five_covers_the_last_row():
         for border in (0, 13):
             share = (axis == border).any(-1).mean()
             assert share == pytest.approx(0.1, abs=0.009), border  # four deviations of 20,000 draws
+
+
+def test_every_size_stands_anywhere_it_fits_and_comes_as_often_as_its_law_says():
+    law = block_sizes((8, 8), (0.15, 0.2), (0.75, 1.5))
+    masks = jax.jit(lambda key: SMALL.draw(key, 5000))(jax.random.key(3))
+    rows, columns = (part.reshape(-1, part.shape[-1]) for part in np.divmod(np.asarray(masks.targets), 8))
+    top, left = rows.min(1), columns.min(1)
+    height, width = rows.max(1) - top + 1, columns.max(1) - left + 1
+    for (tall, wide), chance in law.items():
+        of_size = (height == tall) & (width == wide)
+        assert of_size.mean() == pytest.approx(chance, abs=0.015)
+        seen = np.zeros((9 - tall, 9 - wide))
+        np.add.at(seen, (top[of_size], left[of_size]), 1)
+        assert stats.chisquare(seen.ravel()).pvalue > 1e-4
 
 
 def test_every_place_is_seen_and_every_place_is_predicted():
