@@ -103,6 +103,9 @@ def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path)
     }
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -132,6 +135,19 @@ def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path)
         ({"num_attention_heads": 6, "head_dim": None}, "num_attention_heads=6 must divide hidden_size=16"),
         ({"num_key_value_heads": 3}, "num_key_value_heads=3 must divide num_attention_heads=4"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps=nan must be a finite number"),
+        ({"rms_norm_eps": -1.0}, "config.json: rms_norm_eps=-1.0 must be a finite number above 0"),
+        (
+            {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
+            "config.json: rotary scaling low_freq_factor=4.0 must not be above high_freq_factor=1.0",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": -3}},
+            "config.json: rotary scaling beta_fast=-3 must be a finite number above 0",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta": 1.0},
+            "config.json: rope_theta=1.0 must be above 1 with a rotary scaling of kind yarn",
+        ),
         ({"rope_theta": float("inf")}, "rope_theta=inf must be a finite number above 0"),
         ({"tie_word_embeddings": "true"}, "tie_word_embeddings='true' must be true or false"),
         ({"hidden_act": None}, "hidden_act=None must be a string"),
@@ -294,6 +310,31 @@ def test_the_kind_of_every_field_that_is_read_is_known(name):
 def test_a_mixture_is_refused_in_the_names_of_its_file(fields, message):
     with pytest.raises(ValueError, match=rf"^config\.json.*{message}"):
         read({**QWEN, "model_type": "qwen3_moe", "num_key_value_heads": 4, **fields})
+
+
+GEMMA3 = {**QWEN, "model_type": "gemma3_text"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({**GEMMA3, "final_logit_softcapping": 0}, "final_logit_softcapping=0 must be a finite number above"),
+        ({**GEMMA3, "model_type": "gemma2", "attn_logit_softcapping": -5.0}, "attn_logit_softcapping=-5.0 "),
+        ({**QWEN, "model_type": "granite", "residual_multiplier": 0.0}, "residual_multiplier=0.0 must be a"),
+        ({**QWEN, "model_type": "cohere2", "layer_norm_eps": 0.0}, "layer_norm_eps=0.0 must be a finite num"),
+        ({**QWEN, "model_type": "gpt_oss", "swiglu_limit": -1}, "swiglu_limit=-1.0 must be a finite number"),
+        ({**QWEN, "model_type": "phi3", "partial_rotary_factor": 0.0}, "must lie in"),
+        (
+            {**QWEN, "model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.0}},
+            "must lie in",
+        ),
+    ],
+)
+def test_a_number_out_of_range_is_refused_in_the_name_of_its_file(fields, message):
+    known = {*family_of(fields["model_type"]).read_fields, "model_type"}
+    fields = {name: value for name, value in fields.items() if name in known}
+    with pytest.raises(ValueError, match=rf"^config\.json.*{message}"):
+        read(fields)
 
 
 def test_layers_and_rotations_of_unknown_kinds_are_refused():
