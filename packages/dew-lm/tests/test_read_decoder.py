@@ -346,6 +346,53 @@ def test_layers_and_rotations_of_unknown_kinds_are_refused():
         read({**QWEN, "rope_theta": None, "rope_parameters": {"partial_rotary_factor": 0.5}})
 
 
+LLAMA4 = {**QWEN, "model_type": "llama4_text", "num_key_value_heads": 4}
+SLID = {"rope_type": "default", "rope_theta": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({**QWEN, "use_sliding_window": True}, "max_window_layers"),
+        ({**QWEN, "model_type": "qwen2_moe", "use_sliding_window": True}, "max_window_layers"),
+        (LLAMA4, "attn_scale"),
+        (LLAMA4, "floor_scale"),
+        (LLAMA4, "interleave_moe_layer_step"),
+        ({**LLAMA4, "intermediate_size": 8192}, "intermediate_size"),
+    ],
+)
+def test_a_null_is_as_if_the_field_were_not_there(fields, name):
+    fields = {**fields, "num_key_value_heads": 4}
+    known = {*family_of(fields["model_type"]).read_fields, "model_type"}
+    fields = {each: value for each, value in fields.items() if each in known}
+    absent = {each: value for each, value in fields.items() if each != name}
+    assert computed(read({**fields, name: None})) == computed(read(absent))
+
+
+def test_a_null_beside_the_rotations_of_gemma_3_counts_for_nothing():
+    by_kind = {"sliding_attention": SLID, "rope_theta": None}
+    fields = {name: value for name, value in GEMMA3.items() if name not in ("hidden_act", "rope_theta")}
+    model = read({**fields, "layer_types": ["sliding_attention"] * 4, "rope_parameters": by_kind})
+    assert model.rotary.local_theta == 500.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"weight_map": []}', r"weight_map=\[\]; it must hold an object weight_map"),
+        ("{}", "weight_map=None; it must hold an object weight_map"),
+        ("[]", r"holds \[\]; it must hold an object weight_map"),
+        ("{", r"index\.json is no JSON"),
+        ('{"weight_map": {"a": 5}}', r"weight_map\.a=5 must be the name of a file"),
+    ],
+)
+def test_an_index_that_names_no_files_is_refused_by_what_it_holds(tmp_path, text, message):
+    written(tmp_path, max_shard_bytes=3000)
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
+
+
 def test_a_gate_that_is_not_the_projection_it_gates_is_refused(tmp_path):
     written(tmp_path, "mistral_relu2")
     path = tmp_path / "model.safetensors"
