@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from dew.data.text import ByteTokenizer
 from dew.interop import load_pretrained, save_pretrained_decoder
 from dew.interop.decoders.catalogue import family_of
+from dew.interop.decoders.finite import all_finite
 from dew.interop.decoders.kinds import KINDS
 from dew.interop.decoders.names import MODEL_TYPES
 from dew.interop.decoders.stored import StoredTensor
@@ -390,6 +391,28 @@ def test_an_index_that_names_no_files_is_refused_by_what_it_holds(tmp_path, text
     written(tmp_path, max_shard_bytes=3000)
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_is_found_in_every_dtype(dtype, value):
+    numbers = np.asarray(jnp.finfo(jnp.dtype(dtype)).max, jnp.dtype(dtype)) * np.ones(
+        (3, 5), jnp.dtype(dtype)
+    )
+    assert all_finite(numbers) and all_finite(-numbers.T)
+    numbers[2, 3] = value
+    assert not all_finite(numbers) and not all_finite(numbers.T) and not all_finite(numbers[1:, 1:4])
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e300])
+def test_a_tensor_that_is_not_finite_is_named_in_a_warning(tmp_path, value):
+    written(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"] = np.full(16, value, np.float64)
+    save_file(tensors, path)
+    with pytest.warns(UserWarning, match=r"infinite numbers stand in model\.norm\.weight as float32; "):
         load_pretrained(tmp_path)
 
 
