@@ -251,13 +251,13 @@ def test_dropout_drops_inputs_of_the_delta_alone_and_keeps_their_mean():
 
 
 def test_dropout_without_a_stream_or_a_called_layer_is_refused():
-    lora = LoRA(("up",), dropout=0.5)
+    lora = LoRA(("up",), rank=2, dropout=0.5)
     twin = adapted(Fit(plain=True), lora)
     with pytest.raises(
         ValueError, match=r"lora\.dropout=0\.5, and Fit trains its model without a random stream"
     ):
         twin.loss(plain(twin.initializer(KEY)), batch(), STEP)
-    twin = adapted(Fit(), LoRA(("head",), dropout=0.5))
+    twin = adapted(Fit(), LoRA(("head",), rank=2, dropout=0.5))
     with pytest.raises(ValueError, match=r"the loss of Fit reads the kernel of head without calling"):
         twin.loss(plain(twin.initializer(KEY)), batch(), STEP)
 
@@ -292,6 +292,14 @@ def test_targets_that_name_nothing_are_refused(targets, message):
         adapted(Fit(), LoRA(targets)).initializer(KEY)
 
 
+@pytest.mark.parametrize("shape", [(4, 32), (32, 4)])
+def test_a_rank_above_a_kernels_smaller_side_is_refused(shape):
+    variables = {"params": {"up": {"kernel": jnp.zeros(shape)}}}
+    adapt(variables, LoRA(("up",), rank=4), key=KEY)
+    with pytest.raises(ValueError, match=r"lora\.rank=5 is above 4, the smaller side of the kernel .* of up"):
+        adapt(variables, LoRA(("up",), rank=5), key=KEY)
+
+
 def test_kernels_that_are_no_matrix_are_refused_by_their_shape():
     variables = {"params": {"conv": {"kernel": jnp.zeros((3, 3, 2, 4))}}}
     with pytest.raises(ValueError, match=r"names conv, whose kernel has the shape \(3, 3, 2, 4\)"):
@@ -305,6 +313,8 @@ def test_kernels_that_are_no_matrix_are_refused_by_their_shape():
         ({"targets": ("",)}, r"lora\.targets=\(''"),
         ({"rank": 0}, r"lora\.rank=0"),
         ({"alpha": float("nan")}, r"lora\.alpha=nan"),
+        ({"alpha": 0.0}, r"lora\.alpha=0\.0 must be a finite number above 0"),
+        ({"alpha": -1.0}, r"lora\.alpha=-1\.0 must be a finite number above 0"),
         ({"dropout": 1.0}, r"lora\.dropout=1\.0"),
     ],
 )

@@ -121,6 +121,52 @@ def test_fields_that_a_kind_lacks_or_does_not_read_are_refused(fields, message):
         RotaryScaling(**fields)
 
 
+LLAMA3_FIELDS = {
+    "kind": "llama3",
+    "factor": 4.0,
+    "original_length": 64,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+YARN_FIELDS = {"kind": "yarn", "factor": 4.0, "original_length": 64}
+LONGROPE_FIELDS = {**YARN_FIELDS, "kind": "longrope", "short_factors": (1.0, 2.0), "long_factors": (1.0, 2.0)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({**LLAMA3_FIELDS, "factor": 0.0}, r"factor=0\.0 must be a finite number above 0"),
+        (
+            {**LLAMA3_FIELDS, "low_freq_factor": -1.0},
+            r"low_freq_factor=-1\.0 must be a finite number above 0",
+        ),
+        ({**LLAMA3_FIELDS, "high_freq_factor": float("inf")}, "high_freq_factor=inf must be a finite number"),
+        (
+            {**LLAMA3_FIELDS, "low_freq_factor": 8.0},
+            r"low_freq_factor=8\.0 must not be above high_freq_factor=4\.0",
+        ),
+        ({**YARN_FIELDS, "beta_fast": -3.0}, r"beta_fast=-3\.0 must be a finite number above 0"),
+        ({**YARN_FIELDS, "beta_slow": 0.0}, r"beta_slow=0\.0 must be a finite number above 0"),
+        ({**YARN_FIELDS, "beta_slow": 40.0}, r"beta_slow=40\.0 must not be above beta_fast=32\.0"),
+        ({**YARN_FIELDS, "attention_factor": 0.0}, r"attention_factor=0\.0 must be a finite number above 0"),
+        ({**YARN_FIELDS, "mscale": -1.0}, r"mscale=-1\.0 must be a finite number of at least 0"),
+        (
+            {**YARN_FIELDS, "mscale_all_dim": float("nan")},
+            "mscale_all_dim=nan must be a finite number of at least 0",
+        ),
+        ({**YARN_FIELDS, "original_length": 0}, "original_length=0 must be at least 1"),
+        ({**LONGROPE_FIELDS, "original_length": 1}, "original_length=1 must be at least 2"),
+        (
+            {**LONGROPE_FIELDS, "long_factors": (1.0, 0.0)},
+            r"long_factors\[1\]=0\.0 must be a finite number above 0",
+        ),
+    ],
+)
+def test_numbers_for_which_a_scaling_is_undefined_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        RotaryScaling(**fields)
+
+
 def test_longrope_factors_are_one_a_pair():
     with pytest.raises(ValueError, match="short_factors holds 16 numbers for 8 turning pairs"):
         frequencies(16, THETA, LONG, 5)

@@ -298,3 +298,21 @@ def test_an_explicit_chain_of_filters_ranks_the_beams():
 def test_fields_out_of_range_are_refused(fields, named):
     with pytest.raises(ValueError, match=named):
         Beam(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (
+            {"stop_ids": (1, 3)},
+            r"stop_ids=\(1, 3\) must be an integer: how many ids end a row; which they are, Sa",
+        ),
+        ({"width": 2.0}, r"width=2\.0 must be an integer"),
+        ({"width": True}, "width=True must be an integer"),
+        ({"length_penalty": "1"}, "length_penalty='1' must be a number"),
+        ({"early_stopping": 1}, "early_stopping=1 must be False, True or 'never'"),
+    ],
+)
+def test_fields_of_another_kind_are_refused(fields, named):
+    with pytest.raises(TypeError, match=named):
+        Beam(**fields)

@@ -16,7 +16,8 @@ from dew.config.record import encode
 from dew.interop.decoders.translation import computed
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.config import Biases, Rotary, Scales, Temperature
-from dew.nn.moe import Mixture
+from dew.nn.backbones.causal_transformer.mixers import MLA
+from dew.nn.moe import ClampedGate, Mixture
 from dew.nn.rotary_scaling import RotaryScaling
 from dew.nn.sharding import unboxed
 from dew.testing.products import multiply_adds
@@ -35,6 +36,8 @@ YARN = RotaryScaling(kind="yarn", factor=4.0, original_length=8)
 LONG = RotaryScaling(
     kind="longrope", factor=4.0, original_length=8, short_factors=(1.0, 2.0), long_factors=(3.0, 5.0)
 )
+DYNAMIC = RotaryScaling(kind="dynamic", factor=2.0, original_length=8)
+LATENT = {"kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4}
 WINDOWS = {"sliding_window": 3, "sliding_layers": (True, False)}
 CHUNKS = {"attention_chunk_size": 3, "chunked_layers": (True, False)}
 PARTS = {
@@ -246,9 +249,48 @@ def test_parameters_of_new_parts_are_named_as_their_families_name_them():
             {"bias": Biases(mlp=True), "mixture": Mixture(num_experts=2, top_k=1)},
             "bias.mlp=True with a mixture in every layer",
         ),
+        ({"rope_theta": -1}, "rope_theta=-1 must be a finite number above 0"),
+        ({"rope_theta": 0}, "rope_theta=0 must be a finite number above 0"),
+        ({"rope_theta": 1.0, "rotary": Rotary(scaling=YARN)}, "rope_theta=1.0 must be above 1 with .* yarn"),
+        ({"head_dim": 2, "rotary": Rotary(scaling=DYNAMIC)}, "head_dim=2 leaves one turning pair"),
+        ({"norm_eps": -1.0}, "norm_eps=-1.0 must be a finite number above 0"),
+        ({"norm_eps": float("nan")}, "norm_eps=nan must be a finite number above 0"),
+        (
+            {"attn_logit_softcap": 0.0},
+            "attn_logit_softcap=0.0 must be a finite number above 0; leave it unset",
+        ),
+        (
+            {"final_logit_softcap": -1},
+            "final_logit_softcap=-1 must be a finite number above 0; leave it unset",
+        ),
         ({"rotary": Rotary(fraction=0.8)}, "the 3 that rotary.fraction=0.8 takes of head_dim=4 must be even"),
     ],
 )
 def test_parts_that_there_are_not_are_refused_by_name(fields, message):
     with pytest.raises(ValueError, match=message):
         CausalTransformer(**{**SMALL, **fields})
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "message"),
+    [
+        (Rotary, {"local_theta": 0.0}, r"rotary\.local_theta=0\.0"),
+        (Scales, {"embedding": 0.0}, r"scales\.embedding=0\.0"),
+        (Scales, {"residual": -1.0}, r"scales\.residual=-1\.0"),
+        (Scales, {"logits": float("inf")}, r"scales\.logits=inf"),
+        (Scales, {"attention": float("nan")}, r"scales\.attention=nan"),
+        (Temperature, {"strength": float("inf")}, r"attention_temperature\.strength=inf"),
+        (MLA, {**LATENT, "norm_eps": 0.0}, r"mixer norm_eps=0\.0"),
+        (ClampedGate, {"alpha": float("inf")}, r"mixture gate\.alpha=inf"),
+        (ClampedGate, {"limit": -7.0}, r"mixture gate\.limit=-7\.0"),
+        (Mixture, {"num_experts": 2, "top_k": 1, "scale": float("inf")}, "mixture scale=inf"),
+    ],
+)
+def test_numbers_of_a_part_are_finite_and_above_zero(record, fields, message):
+    with pytest.raises(ValueError, match=f"{message} must be a finite number above 0"):
+        record(**fields)
+
+
+def test_a_word_in_place_of_a_number_is_refused_by_its_field():
+    with pytest.raises(TypeError, match="norm_eps='small' must be a finite number above 0"):
+        CausalTransformer(**{**SMALL, "norm_eps": "small"})

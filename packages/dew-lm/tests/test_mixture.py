@@ -210,7 +210,7 @@ def test_a_configuration_in_json_builds_the_same_mixture(variant):
         ({"num_experts": 2, "top_k": 3}, "top_k=3 is above num_experts=2"),
         ({"num_experts": 2, "top_k": 1, "layers": (False,)}, "no layer"),
         ({"num_experts": 2, "top_k": 1, "scores": "tanh"}, "scores='tanh' must be"),
-        ({"num_experts": 2, "top_k": 1, "scale": 0.0}, "scale=0.0 must be above 0"),
+        ({"num_experts": 2, "top_k": 1, "scale": 0.0}, "scale=0.0 must be a finite number above 0"),
     ],
 )
 def test_mixtures_that_cannot_be_are_refused(fields, named):
@@ -230,7 +230,7 @@ def test_mixtures_that_cannot_be_are_refused(fields, named):
             "'best_two' needs two experts a group",
         ),
         (lambda: SharedExpert(intermediate_size=0), "shared.intermediate_size=0"),
-        (lambda: ClampedGate(limit=0.0), "gate.limit=0.0 must be above 0"),
+        (lambda: ClampedGate(limit=0.0), "gate.limit=0.0 must be a finite number above 0"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(make, named):

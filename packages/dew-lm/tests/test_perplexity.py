@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from dew.data import TokenBytes
 from dew.data.text import ByteTokenizer, HFTokenizer
 from dew.eval.perplexity import CorpusPerplexity, corpus_perplexity, text_perplexity
 from dew.eval.perplexity.text import TokenArray
@@ -131,6 +132,26 @@ def test_bytes_are_those_that_the_scored_tokens_spell(prefix):
 def test_a_byte_is_a_byte():
     found = text_perplexity(SMALL, small(), "é and so on", ByteTokenizer(), context=8, stride=4)
     assert (found.tokens, found.size) == (11, 11) and found.per_byte == found.per_token
+
+
+def test_an_id_that_the_model_does_not_have_is_refused_before_scoring(tmp_path):
+    np.array([1, 2, 3, 500, 5] * 20, "<u2").tofile(tmp_path / "x.bin")
+    refused = r"x\.bin holds the id 500 at 3, and the model has ids 0 to 399"
+    with pytest.raises(ValueError, match=refused):
+        corpus_perplexity(SMALL, small(), TokenBytes(tmp_path / "x.bin", "uint16"), context=32, stride=16)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "error", "message"),
+    [
+        (9999, ValueError, "prefix=9999 must be one of the model's ids, 0 to 399"),
+        (-1, ValueError, "prefix=-1 must be one of the model's ids"),
+        (1.5, TypeError, r"prefix=1\.5 must be an integer"),
+    ],
+)
+def test_a_prefix_that_is_no_id_of_the_model_is_refused(prefix, error, message):
+    with pytest.raises(error, match=message):
+        text_perplexity(SMALL, small(), "text", ByteTokenizer(), context=8, stride=4, prefix=prefix)
 
 
 def test_numbers_per_byte_need_the_number_of_bytes():

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from dew.data.text import ByteTokenizer
 from dew.interop import load_pretrained, save_pretrained_decoder
 from dew.interop.decoders.catalogue import family_of
+from dew.interop.decoders.finite import all_finite
 from dew.interop.decoders.kinds import KINDS
 from dew.interop.decoders.names import MODEL_TYPES
 from dew.interop.decoders.stored import StoredTensor
@@ -103,6 +104,9 @@ def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path)
     }
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -132,6 +136,19 @@ def test_weights_that_were_widened_are_saved_in_the_dtype_they_came_in(tmp_path)
         ({"num_attention_heads": 6, "head_dim": None}, "num_attention_heads=6 must divide hidden_size=16"),
         ({"num_key_value_heads": 3}, "num_key_value_heads=3 must divide num_attention_heads=4"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps=nan must be a finite number"),
+        ({"rms_norm_eps": -1.0}, "config.json: rms_norm_eps=-1.0 must be a finite number above 0"),
+        (
+            {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
+            "config.json: rotary scaling low_freq_factor=4.0 must not be above high_freq_factor=1.0",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": -3}},
+            "config.json: rotary scaling beta_fast=-3 must be a finite number above 0",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta": 1.0},
+            "config.json: rope_theta=1.0 must be above 1 with a rotary scaling of kind yarn",
+        ),
         ({"rope_theta": float("inf")}, "rope_theta=inf must be a finite number above 0"),
         ({"tie_word_embeddings": "true"}, "tie_word_embeddings='true' must be true or false"),
         ({"hidden_act": None}, "hidden_act=None must be a string"),
@@ -296,6 +313,31 @@ def test_a_mixture_is_refused_in_the_names_of_its_file(fields, message):
         read({**QWEN, "model_type": "qwen3_moe", "num_key_value_heads": 4, **fields})
 
 
+GEMMA3 = {**QWEN, "model_type": "gemma3_text"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({**GEMMA3, "final_logit_softcapping": 0}, "final_logit_softcapping=0 must be a finite number above"),
+        ({**GEMMA3, "model_type": "gemma2", "attn_logit_softcapping": -5.0}, "attn_logit_softcapping=-5.0 "),
+        ({**QWEN, "model_type": "granite", "residual_multiplier": 0.0}, "residual_multiplier=0.0 must be a"),
+        ({**QWEN, "model_type": "cohere2", "layer_norm_eps": 0.0}, "layer_norm_eps=0.0 must be a finite num"),
+        ({**QWEN, "model_type": "gpt_oss", "swiglu_limit": -1}, "swiglu_limit=-1.0 must be a finite number"),
+        ({**QWEN, "model_type": "phi3", "partial_rotary_factor": 0.0}, "must lie in"),
+        (
+            {**QWEN, "model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.0}},
+            "must lie in",
+        ),
+    ],
+)
+def test_a_number_out_of_range_is_refused_in_the_name_of_its_file(fields, message):
+    known = {*family_of(fields["model_type"]).read_fields, "model_type"}
+    fields = {name: value for name, value in fields.items() if name in known}
+    with pytest.raises(ValueError, match=rf"^config\.json.*{message}"):
+        read(fields)
+
+
 def test_layers_and_rotations_of_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="layer_types names chunked_attention"):
         read({**QWEN, "layer_types": ["chunked_attention", "full_attention"] * 2})
@@ -303,6 +345,75 @@ def test_layers_and_rotations_of_unknown_kinds_are_refused():
         read({**QWEN, "layer_types": ["full_attention"] * 2})
     with pytest.raises(ValueError, match="rope_parameters holds partial_rotary_factor"):
         read({**QWEN, "rope_theta": None, "rope_parameters": {"partial_rotary_factor": 0.5}})
+
+
+LLAMA4 = {**QWEN, "model_type": "llama4_text", "num_key_value_heads": 4}
+SLID = {"rope_type": "default", "rope_theta": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({**QWEN, "use_sliding_window": True}, "max_window_layers"),
+        ({**QWEN, "model_type": "qwen2_moe", "use_sliding_window": True}, "max_window_layers"),
+        (LLAMA4, "attn_scale"),
+        (LLAMA4, "floor_scale"),
+        (LLAMA4, "interleave_moe_layer_step"),
+        ({**LLAMA4, "intermediate_size": 8192}, "intermediate_size"),
+    ],
+)
+def test_a_null_is_as_if_the_field_were_not_there(fields, name):
+    fields = {**fields, "num_key_value_heads": 4}
+    known = {*family_of(fields["model_type"]).read_fields, "model_type"}
+    fields = {each: value for each, value in fields.items() if each in known}
+    absent = {each: value for each, value in fields.items() if each != name}
+    assert computed(read({**fields, name: None})) == computed(read(absent))
+
+
+def test_a_null_beside_the_rotations_of_gemma_3_counts_for_nothing():
+    by_kind = {"sliding_attention": SLID, "rope_theta": None}
+    fields = {name: value for name, value in GEMMA3.items() if name not in ("hidden_act", "rope_theta")}
+    model = read({**fields, "layer_types": ["sliding_attention"] * 4, "rope_parameters": by_kind})
+    assert model.rotary.local_theta == 500.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"weight_map": []}', r"weight_map=\[\]; it must hold an object weight_map"),
+        ("{}", "weight_map=None; it must hold an object weight_map"),
+        ("[]", r"holds \[\]; it must hold an object weight_map"),
+        ("{", r"index\.json is no JSON"),
+        ('{"weight_map": {"a": 5}}', r"weight_map\.a=5 must be the name of a file"),
+    ],
+)
+def test_an_index_that_names_no_files_is_refused_by_what_it_holds(tmp_path, text, message):
+    written(tmp_path, max_shard_bytes=3000)
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_is_found_in_every_dtype(dtype, value):
+    numbers = np.asarray(jnp.finfo(jnp.dtype(dtype)).max, jnp.dtype(dtype)) * np.ones(
+        (3, 5), jnp.dtype(dtype)
+    )
+    assert all_finite(numbers) and all_finite(-numbers.T)
+    numbers[2, 3] = value
+    assert not all_finite(numbers) and not all_finite(numbers.T) and not all_finite(numbers[1:, 1:4])
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e300])
+def test_a_tensor_that_is_not_finite_is_named_in_a_warning(tmp_path, value):
+    written(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"] = np.full(16, value, np.float64)
+    save_file(tensors, path)
+    with pytest.warns(UserWarning, match=r"infinite numbers stand in model\.norm\.weight as float32; "):
+        load_pretrained(tmp_path)
 
 
 def test_a_gate_that_is_not_the_projection_it_gates_is_refused(tmp_path):

@@ -52,6 +52,24 @@ def test_a_field_outside_its_range_is_refused_by_name(fields):
         Sampling(**fields)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": "1"},
+        {"top_k": 5.0},
+        {"top_k": True},
+        {"top_p": None},
+        {"min_p": (0.1,)},
+        {"pad_id": 0.0},
+        {"eos_id": ("1",)},
+        {"eos_id": 1.0},
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_name(fields):
+    with pytest.raises(TypeError, match=next(iter(fields))):
+        Sampling(**fields)
+
+
 def test_the_policy_module_needs_no_numerical_library():
     code = (
         "import sys, dew.sampling.text.config; "

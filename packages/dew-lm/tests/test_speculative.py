@@ -352,7 +352,15 @@ def test_a_model_without_the_depths_is_refused_before_compiling(strategy, model,
         generate(model, variables, [[0]], 4, seed=0, strategy=strategy)
 
 
-@pytest.mark.parametrize("fields", [{"block": 1}, {"block": True}, {"confidence": 1.5}, {"confidence": -0.1}])
+@pytest.mark.parametrize("fields", [{"block": 1}, {"confidence": 1.5}, {"confidence": -0.1}])
 def test_fields_out_of_range_are_refused(fields):
     with pytest.raises(ValueError, match=next(iter(fields))):
+        Speculative(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"block": True}, {"block": 4.0}, {"confidence": "0.5"}, {"confidence": None}]
+)
+def test_fields_of_another_kind_are_refused(fields):
+    with pytest.raises(TypeError, match=next(iter(fields))):
         Speculative(**fields)

@@ -162,6 +162,24 @@ def test_a_count_other_than_the_metas_is_refused(tmp_path):
         TokenWindows(path=str(folder), seq_len=5).load(batch=1)
 
 
+@pytest.mark.parametrize("store", STORES[:2])
+def test_a_width_other_than_the_metas_is_refused(tmp_path, store):
+    folder = corpus(tmp_path / "c", store)
+    paths = sorted(folder.glob("train*"))
+    with pytest.raises(ValueError, match=r"dtype=uint8 is not what .*meta\.json says: uint16; leave it out"):
+        TokenBytes(paths[0], "uint8") if store == "bin" else TokenRecords(paths, "uint8")
+
+
+def test_a_width_that_nobody_says_is_the_metas(tmp_path):
+    folder = corpus(tmp_path / "c", "bin")
+    assert TokenBytes(folder / "train.bin").dtype == "uint16"
+    (folder / "meta.json").unlink()
+    with pytest.raises(ValueError, match=r"has no meta\.json beside it; say dtype: uint8, uint16, uint32"):
+        TokenBytes(folder / "train.bin")
+    with pytest.raises(ValueError, match="dtype='int16' must be one of uint8, uint16, uint32"):
+        TokenBytes(folder / "train.bin", "int16")
+
+
 def test_columns_that_leave_a_choice_are_named(tmp_path):
     table = pa.table({"a": [[1, 2]], "b": [[3, 4]], "c": ["x"]})
     pq.write_table(table, tmp_path / "train.parquet")

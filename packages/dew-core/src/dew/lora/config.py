@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from dew.nn.ranges import check_positive
+
 LORA_A, LORA_B = "lora_a", "lora_b"
 """The names of a module's factors: A is [in, rank], B is [rank, out]."""
 
@@ -19,14 +21,15 @@ class LoRA:
             the path, `*` standing for anything within a part: `q_proj`, `self_attn/*` and
             `layers_*/self_attn/q_proj` all name query projections. One that begins with `/` is compared with
             the whole path.
-        rank: inner width of a delta.
+        rank: inner width of a delta, at most the smaller side of each kernel that gets one.
         alpha: numerator of the scale.
         rslora: divide by the root of the rank: `scale` is `alpha / sqrt(rank)`, and otherwise `alpha / rank`.
         dropout: fraction of a delta's inputs that training drops, where the objective trains with dropout.
 
     Raises:
-        ValueError: no target or an empty one, a rank below 1, an alpha that is not finite, or a dropout
-            outside [0, 1).
+        TypeError: an alpha that is no number.
+        ValueError: no target or an empty one, a rank below 1, an alpha that is not finite and above 0, or a
+            dropout outside [0, 1).
     """
 
     targets: tuple[str, ...]
@@ -43,8 +46,7 @@ class LoRA:
             )
         if self.rank < 1:
             raise ValueError(f"lora.rank={self.rank} must be at least 1")
-        if not math.isfinite(self.alpha):
-            raise ValueError(f"lora.alpha={self.alpha} must be finite")
+        check_positive("lora.alpha", self.alpha)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"lora.dropout={self.dropout} must lie in [0, 1)")
 

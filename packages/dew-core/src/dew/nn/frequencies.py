@@ -108,7 +108,7 @@ def _yarn(exponents: np.ndarray, theta: float, scaling: RotaryScaling) -> np.nda
     width = 2 * len(exponents)
     bounds = [
         width * math.log(cast("int", scaling.original_length) / (turns * 2 * math.pi)) / (2 * math.log(theta))
-        for turns in (scaling.beta_fast or 32.0, scaling.beta_slow or 1.0)
+        for turns in (scaling.fast, scaling.slow)
     ]
     if scaling.truncate:
         bounds = [math.floor(bounds[0]), math.ceil(bounds[1])]

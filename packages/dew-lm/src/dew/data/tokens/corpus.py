@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dew.data.tokens.files import SplitFiles, split_files
 from dew.data.tokens.source import TokenBytes, TokenSource
-from dew.data.tokens.store import META, CorpusMeta, IdDtype, sampled_digest
+from dew.data.tokens.store import META, CorpusMeta, IdDtype, checked_width, sampled_digest
 
 if TYPE_CHECKING:
     from dew.data.text.tokenizer import Tokenizer
@@ -75,7 +75,7 @@ def open_corpus(
         raise ValueError(
             f"data.column={column!r} is for Parquet files, and {directory} holds others; unset it"
         )
-    width = _width(directory, dtype, meta, needed=kinds != {"parquet"})
+    width = _width(directory, dtype, needed=kinds != {"parquet"})
     splits = {split: _opened(each, width, column) for split, each in files.items()}
     _require_counts(directory, meta, splits)
     return TokenCorpus(
@@ -123,16 +123,11 @@ def _require_counts(directory: Path, meta: CorpusMeta | None, splits: Mapping[st
             )
 
 
-def _width(directory: Path, dtype: IdDtype | None, meta: CorpusMeta | None, *, needed: bool) -> IdDtype:
-    if meta is None:
-        if dtype is None and needed:
-            raise ValueError(f"{directory} has no meta.json; say data.dtype: uint8, uint16 or uint32")
-        return dtype or "uint32"
-    if dtype is not None and dtype != meta.dtype:
-        raise ValueError(
-            f"data.dtype={dtype} is not what {directory / META} says: {meta.dtype}; leave it out"
-        )
-    return meta.dtype
+def _width(directory: Path, dtype: IdDtype | None, *, needed: bool) -> IdDtype:
+    width = checked_width(directory, dtype, named="data.dtype")
+    if width is None and needed:
+        raise ValueError(f"{directory} has no meta.json; say data.dtype: uint8, uint16 or uint32")
+    return width or "uint32"
 
 
 def _identity(files: Mapping[str, SplitFiles], meta: CorpusMeta | None) -> dict[str, object]:

@@ -21,7 +21,7 @@ from dew.data.tokens.columnar import open_parquet
 from dew.data.tokens.extras import library
 from dew.data.tokens.files import file_identity
 from dew.data.tokens.source import Ids, Int64s, TokenBytes
-from dew.data.tokens.store import IdDtype
+from dew.data.tokens.store import IdDtype, checked_width
 
 READ_AT_ONCE = 4096
 """ArrayRecord records whose lengths are read at once."""
@@ -83,11 +83,13 @@ class TokenRecords(RecordIds):
     Raises:
         ImportError: array-record is not installed.
         FileNotFoundError: a shard is not there.
-        ValueError: no shard, a file of another kind, or a record whose size is no whole number of ids.
+        ValueError: no shard, a file of another kind, a record whose size is no whole number of ids, or a
+            `dtype` that is not what the `meta.json` beside them says.
     """
 
     def __init__(self, paths: Sequence[str | Path], dtype: IdDtype) -> None:
         _require_files(paths)
+        checked_width(Path(paths[0]).parent, dtype)
         self._readers: dict[int, Any] = {}
         shards = [_lengths_of_shard(Path(path), np.dtype(dtype).itemsize) for path in paths]
         self._first: Int64s = np.cumsum([0, *map(len, shards)], dtype=np.int64)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from dew.data.tokens.store import IdDtype
+from dew.data.tokens.store import ID_DTYPES, IdDtype, checked_width
 
 type Ids = npt.NDArray[np.unsignedinteger[Any]]
 type Int64s = npt.NDArray[np.int64]
@@ -47,17 +47,22 @@ class TokenBytes:
 
     Args:
         path: the file.
-        dtype: width of an id.
+        dtype: width of an id; None takes what the `meta.json` beside a `.bin` file says.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a size that is no whole number of ids.
+        ValueError: a `dtype` that is not what the `meta.json` says, none where there is no such file, or a
+            size that is no whole number of ids.
     """
 
-    def __init__(self, path: str | Path, dtype: IdDtype) -> None:
+    def __init__(self, path: str | Path, dtype: IdDtype | None = None) -> None:
         self.path = Path(path)
-        self.dtype: IdDtype = dtype
         size = self.path.stat().st_size
+        # What stands beside the ids, as the roles of a conversation, is of a width of its own.
+        dtype = checked_width(self.path.parent, dtype) if self.path.suffix == ".bin" else dtype
+        if dtype is None:
+            raise ValueError(f"{path} has no meta.json beside it; say dtype: {', '.join(ID_DTYPES)}")
+        self.dtype: IdDtype = dtype
         width = np.dtype(dtype).itemsize
         if size % width:
             raise ValueError(f"{path} has {size} bytes, which is no whole number of {dtype} ids; check dtype")

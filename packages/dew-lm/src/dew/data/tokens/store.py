@@ -92,6 +92,27 @@ class CorpusMeta:
         return meta
 
 
+def checked_width(directory: Path, dtype: IdDtype | None, *, named: str = "dtype") -> IdDtype | None:
+    """The width of the ids in `directory`: what its `meta.json` says, and without one `dtype`.
+
+    Args:
+        directory: the folder.
+        dtype: what a caller says, or None.
+        named: what the caller calls that, for the message.
+
+    Raises:
+        ValueError: the two differ, a `dtype` that is no width of ids, or a damaged `meta.json`.
+    """
+    if dtype is not None and dtype not in ID_DTYPES:
+        raise ValueError(f"{named}={dtype!r} must be one of {', '.join(ID_DTYPES)}")
+    if not (directory / META).exists():
+        return dtype
+    meta = CorpusMeta.read(directory)
+    if dtype not in (None, meta.dtype):
+        raise ValueError(f"{named}={dtype} is not what {directory / META} says: {meta.dtype}; leave it out")
+    return meta.dtype
+
+
 SAMPLES, SAMPLE = 1024, 4096
 """Pieces of a file that its digest reads, and bytes of each: a corpus of any size is told in milliseconds."""
 

@@ -20,10 +20,10 @@ import jax
 import numpy as np
 
 from dew.data.tokens.source import TokenSource
-from dew.eval.perplexity.windows import ScoringWindows
+from dew.eval.perplexity.windows import ScoringWindows, check_ids
 from dew.objectives.base import Variables
 from dew.objectives.lm import LMObjective
-from dew.objectives.lm.decoder import Decoder
+from dew.objectives.lm.decoder import Decoder, vocabulary_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,8 @@ def corpus_perplexity(
         progress: hears how many windows of how many are scored.
 
     Raises:
-        ValueError: a context or a stride out of its range, a corpus of fewer than two ids, a batch below
-            1, or a size below 1.
+        ValueError: a context or a stride out of its range, a corpus of fewer than two ids, an id that the
+            model does not have, a batch below 1, or a size below 1.
     """
     longest = getattr(model, "max_seq_len", None)
     if isinstance(longest, int) and context > longest + 1:
@@ -114,6 +114,7 @@ def corpus_perplexity(
     for name, value in (("batch", batch), ("size", size)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
+    check_ids(source, vocabulary_of(model, variables))
     objective = LMObjective(model, context - 1, ema_decay=None, token_accuracy=False)
     losses = jax.jit(lambda held, rows: objective.token_scores(held, rows).losses)
     nats, tokens = 0.0, 0

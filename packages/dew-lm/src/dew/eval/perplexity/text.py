@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from dew.data.tokens.source import Ids
 from dew.eval.perplexity.score import CorpusPerplexity, corpus_perplexity
 from dew.inference.text.processor import RunProcessor
 from dew.objectives.base import Variables
-from dew.objectives.lm.decoder import Decoder
+from dew.objectives.lm.decoder import Decoder, vocabulary_of
 
 
 class TokenArray:
@@ -25,6 +26,7 @@ class TokenArray:
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
+        self.place = "the text"
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -62,9 +64,12 @@ def text_perplexity(
         progress: hears how many windows of how many are scored.
 
     Raises:
-        TypeError: a tokenizer that does not say where its tokens stand.
-        ValueError: a text that is too short, or what `corpus_perplexity` refuses.
+        TypeError: a tokenizer that does not say where its tokens stand, or a `prefix` that is no integer.
+        ValueError: a `prefix` that the model does not have, a text that is too short, or what
+            `corpus_perplexity` refuses.
     """
+    if prefix is not None:
+        _check_prefix(prefix, vocabulary_of(model, variables))
     characters = np.zeros(len(text), np.uint8)
     encoder = RoleEncoder(tokenizer.tokenizer if isinstance(tokenizer, RunProcessor) else tokenizer)
     (row,) = encoder.rows([Spoken(text, characters)])
@@ -83,3 +88,10 @@ def text_perplexity(
         size=size,
         progress=progress,
     )
+
+
+def _check_prefix(prefix: int, vocab_size: int) -> None:
+    if isinstance(prefix, bool) or not isinstance(prefix, Integral):
+        raise TypeError(f"prefix={prefix!r} must be an integer, the id that stands before the text")
+    if not 0 <= prefix < vocab_size:
+        raise ValueError(f"prefix={prefix} must be one of the model's ids, 0 to {vocab_size - 1}")

@@ -11,10 +11,35 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dew.data.tokens.source import TokenSource
+from dew.data.tokens.source import TokenSource, place_of
 
 type Ints = npt.NDArray[np.int32]
 type Bools = npt.NDArray[np.bool_]
+
+
+AT_ONCE = 1 << 20
+"""Ids that are looked at together."""
+
+
+def check_ids(source: TokenSource, vocab_size: int) -> None:
+    """Refuse a corpus with an id that the model does not have.
+
+    Args:
+        source: the ids, all of which are read.
+        vocab_size: ids must lie below it.
+
+    Raises:
+        ValueError: naming the id and where it stands.
+    """
+    for start in range(0, len(source), AT_ONCE):
+        ids = source.read(start, min(start + AT_ONCE, len(source)))
+        wrong = np.flatnonzero(ids >= vocab_size)
+        if wrong.size:
+            raise ValueError(
+                f"{place_of(source)} holds the id {int(ids[wrong[0]])} at {start + int(wrong[0])}, and the "
+                f"model has ids 0 to {vocab_size - 1}; take the ids of its own tokenizer, and check their "
+                "dtype"
+            )
 
 
 class ScoringWindows:

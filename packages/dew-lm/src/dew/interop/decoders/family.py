@@ -55,6 +55,12 @@ def same(value: Any) -> Any:
     return value
 
 
+def stated(config: Mapping[str, Any], name: str, default: Any) -> Any:
+    """The field of a file, or `default` where it has none or a null."""
+    value = config.get(name)
+    return default if value is None else value
+
+
 @dataclass(frozen=True)
 class Field:
     """A published field and the fields of the model it sets.

@@ -20,6 +20,7 @@ from flax.traverse_util import unflatten_dict
 from dew.data.text import HFTokenizer
 from dew.interop.decoders.catalogue import Layout, family_of
 from dew.interop.decoders.family import Family
+from dew.interop.decoders.finite import all_finite
 from dew.interop.decoders.mxfp4 import unpacked
 from dew.interop.decoders.resaving import json_file, save_as_read
 from dew.interop.decoders.stored import StoredTensor, stored_in
@@ -183,6 +184,8 @@ def read_variables(
 ) -> Variables:
     """The model's tree, its parameters in `dtype` or, for None, as they are stored.
 
+    A warning names the tensors that hold NaN or infinite numbers in that dtype.
+
     Raises:
         ValueError: a tensor that is missing, one too many, of another shape or dtype; a tied head that is
             not the embedding; a gate that is not the projection it should repeat.
@@ -196,10 +199,14 @@ def read_variables(
     wanted = leaf_dtypes(held, stored, dtype)
     flat: dict[str, jax.Array] = {}
     slices: dict[str, np.ndarray] = {}
+    broken: list[str] = []
     for each in held:
         parts = each.split(stored[each.name].read())
         for path, part in zip(each.paths, parts, strict=True):
-            value = part.astype(wanted[path], copy=False)
+            with np.errstate(over="ignore"):
+                value = part.astype(wanted[path], copy=False)
+            if not all_finite(value):
+                broken.append(f"{each.name} as {value.dtype}")
             if each.index is not None:
                 if path not in slices:
                     slices[path] = np.empty(whole[path], value.dtype)
@@ -212,7 +219,20 @@ def read_variables(
         flat[path] = jnp.asarray(slices.pop(path))
     if head is not None:
         _require_tied(head, flat[EMBEDDING])
+    if broken:
+        warn_of(broken)
     return unflatten_dict(flat, sep="/")
+
+
+def warn_of(broken: list[str]) -> None:
+    """Name the tensors that hold numbers which are not finite, as those of a diverged model do."""
+    others = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+    warnings.warn(
+        f"NaN or infinite numbers stand in {', '.join(broken[:3])}{others}; what the model computes from "
+        "them is not finite. Fetch the folder again, or name a wider param_dtype if the stored numbers are "
+        "too large for this one",
+        stacklevel=2,
+    )
 
 
 def leaf_dtypes(held: list[Held], stored: Mapping[str, StoredTensor], dtype: Any) -> dict[str, np.dtype]:

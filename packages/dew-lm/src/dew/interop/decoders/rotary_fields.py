@@ -60,7 +60,7 @@ def rotary(
         base = stated.pop("rope_theta", None) or config.get(spelled["theta"]) or theta
         own: dict[str, Any] = {"rope_theta": float(base), "max_seq_len": longest(config)}
         if fraction is not None:
-            part = stated.pop("partial_rotary_factor", None) or config.get(spelled["fraction"])
+            part = stated.pop("partial_rotary_factor", config.get(spelled["fraction"]))
             own["rotary.fraction"] = fraction if part is None else float(part)
         scaling = scaling_of(stated, config)
         if scaling is not None and scaling.kind == "dynamic":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -67,11 +66,7 @@ def stored_in(folder: Path) -> dict[str, StoredTensor]:
         return _tensors(folder / SINGLE)
     if not (folder / INDEX).is_file():
         raise FileNotFoundError(f"{folder} holds neither {SINGLE} nor {INDEX}{_pickled(folder)}")
-    try:
-        files: Mapping[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
-        named = {str(name): str(file) for name, file in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / INDEX} is damaged: {error!r}") from error
+    named = _indexed(folder / INDEX)
     found: dict[str, StoredTensor] = {}
     for file in sorted(set(named.values())):
         path = folder / file
@@ -84,6 +79,26 @@ def stored_in(folder: Path) -> dict[str, StoredTensor]:
         if name not in found:
             raise ValueError(f"{folder / INDEX} names the tensor {name}, which {named[name]} lacks")
     return found
+
+
+def _indexed(index: Path) -> dict[str, str]:
+    """Tensor -> file, as the index says."""
+    try:
+        record: Any = json.loads(index.read_text())
+    except ValueError as error:
+        raise ValueError(f"{index} is no JSON: {error}; fetch it again") from error
+    files: Any = record.get("weight_map") if isinstance(record, dict) else None
+    if not isinstance(files, dict) or not files:
+        held = f"weight_map={files!r}" if isinstance(record, dict) else f"{record!r}"
+        raise ValueError(
+            f"{index} holds {held:.80}; it must hold an object weight_map that names the file of every "
+            "tensor: fetch it again"
+        )
+    named = cast("dict[str, Any]", files)
+    for name, file in named.items():
+        if not isinstance(file, str):
+            raise ValueError(f"{index} weight_map.{name}={file!r} must be the name of a file")
+    return named
 
 
 def _pickled(folder: Path) -> str:

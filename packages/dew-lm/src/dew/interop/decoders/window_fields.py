@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dew.interop.decoders.family import Group
+from dew.interop.decoders.family import Group, stated
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.backbones.causal_transformer.sizes import windows
 
@@ -101,7 +101,7 @@ def after(name: str, default: int) -> Pattern:
     """The layers from the `name`-th on."""
 
     def pattern(config: Mapping[str, Any]) -> list[bool]:
-        first = config.get(name, default)
+        first = stated(config, name, default)
         return [layer >= first for layer in range(config["num_hidden_layers"])]
 
     return pattern

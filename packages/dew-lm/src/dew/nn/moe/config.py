@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dew.nn.ranges import check_positive
+
 type ScoreKind = Literal["softmax", "sigmoid"]
 """How a router's logits become scores: over all experts together, or each expert by itself."""
 
@@ -73,7 +75,8 @@ class ClampedGate:
         limit: bound of the gate from above, and of the other factor from both sides.
 
     Raises:
-        ValueError: a value that is not positive.
+        TypeError: a value that is no number.
+        ValueError: a value that is not finite and above 0.
     """
 
     alpha: float = 1.702
@@ -81,8 +84,7 @@ class ClampedGate:
 
     def __post_init__(self) -> None:
         for name in ("alpha", "limit"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"mixture gate.{name}={getattr(self, name)} must be above 0")
+            check_positive(f"mixture gate.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +114,9 @@ class Mixture:
         weigh_inputs: an expert computes `f(w x)` in place of `w f(x)`, as Llama 4 does.
 
     Raises:
+        TypeError: a scale that is no number.
         ValueError: a size below 1, `top_k` above what can be chosen from, groups that do not divide the
-            experts, a scale that is not positive, or a pattern without a true flag.
+            experts, a scale that is not finite and above 0, or a pattern without a true flag.
     """
 
     num_experts: int
@@ -148,8 +151,7 @@ class Mixture:
             )
         if self.scores not in ("softmax", "sigmoid"):
             raise ValueError(f"mixture scores={self.scores!r} must be 'softmax' or 'sigmoid'")
-        if not self.scale > 0:
-            raise ValueError(f"mixture scale={self.scale} must be above 0")
+        check_positive("mixture scale", self.scale)
         if self.groups is not None:
             self._check_groups(self.groups)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 import jax
 
 from dew.nn.stack import DecoderBank
+from dew.objectives.base import Variables, thaw
 
 
 class Decoder(Protocol):
@@ -44,6 +45,11 @@ class Decoder(Protocol):
 def bank_of(model: Decoder) -> DecoderBank | None:
     """Where the model's layers stand, or None if it does not say."""
     return cast("DecoderBank | None", getattr(model, "bank", None))
+
+
+def vocabulary_of(model: Decoder, variables: Variables) -> int:
+    """The number of ids that the model has a logit for."""
+    return int(jax.eval_shape(model.head_weight, thaw(variables)).shape[-1])
 
 
 def check_decoder(model: Decoder, seq_len: int) -> None:

@@ -13,6 +13,7 @@ from dew.sampling.decoding.state import StepState
 from dew.sampling.text import beam_search
 from dew.sampling.text.components import Criteria, Transforms
 from dew.sampling.text.config import Sampling
+from dew.sampling.text.kinds import require_integer, require_number
 from dew.sampling.text.operations import DecodeOps, DecoderState
 from dew.sampling.text.strategy import Draws
 
@@ -36,9 +37,11 @@ class Beam:
         early_stopping: when a prompt's search ends. True: as soon as `width` are finished. False: when the
             best living beam, divided by its present length's penalty, is below the worst of them. `"never"`:
             when it could not get better at the full budget either.
-        stop_ids: how many ids end a row, so that `width` beams live on even if all of them come up.
+        stop_ids: how many ids end a row, not which: so that `width` beams live on even if all of them come
+            up. The ids themselves are the policy's `eos_id`.
 
     Raises:
+        TypeError: a field of another kind, as the ids themselves for `stop_ids`.
         ValueError: a width or number of ids below 1, a penalty that is not finite, or another word for
             `early_stopping`.
     """
@@ -49,14 +52,26 @@ class Beam:
     stop_ids: int = struct.field(pytree_node=False, default=1)
 
     def __post_init__(self) -> None:
-        for name in ("width", "stop_ids"):
+        counts = {
+            "width": "how many beams a prompt has",
+            "stop_ids": "how many ids end a row; which they are, Sampling(eos_id=...) says",
+        }
+        for name, rule in counts.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or value < 1:
-                raise ValueError(f"Beam({name}={value!r}) must be an integer of at least 1")
+            require_integer(f"Beam: {name}", value, rule)
+            if value < 1:
+                raise ValueError(f"Beam: {name}={value!r} must be at least 1")
+        require_number("Beam: length_penalty", self.length_penalty, "the power of the length")
         if not np.isfinite(self.length_penalty):
-            raise ValueError(f"Beam(length_penalty={self.length_penalty}) must be finite")
-        if self.early_stopping not in (True, False, "never"):
-            raise ValueError(f"Beam(early_stopping={self.early_stopping!r}) must be False, True or 'never'")
+            raise ValueError(f"Beam: length_penalty={self.length_penalty} must be finite")
+        if isinstance(self.early_stopping, str):
+            if self.early_stopping != "never":
+                raise ValueError(
+                    f"Beam: early_stopping={self.early_stopping!r} must be False, True or 'never'"
+                )
+        elif type(self.early_stopping) is not bool:
+            # 1 equals True and is no flag.
+            raise TypeError(f"Beam: early_stopping={self.early_stopping!r} must be False, True or 'never'")
 
     def policy_chain(self, sampling: Sampling) -> tuple[LogitsTransform, ...]:
         """No transform: a search chooses by itself.

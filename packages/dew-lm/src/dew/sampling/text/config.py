@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from dew.sampling.text.kinds import require_integer, require_number
 
 if TYPE_CHECKING:
     from dew.sampling.decoding import LogitsTransform, Stopping
@@ -23,6 +26,10 @@ class Sampling:
         pad_id: fills the slots after a row's end.
         top_p: keep the smallest set of best tokens whose mass reaches p; 1 keeps all.
         min_p: keep tokens at least this fraction as likely as the best one; 0 keeps all.
+
+    Raises:
+        TypeError: a field of another kind.
+        ValueError: a field outside its range.
     """
 
     temperature: float = 1.0
@@ -33,6 +40,11 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p"):
+            require_number(name, getattr(self, name), "it holds for all rows")
+        require_integer("pad_id", self.pad_id, "the id behind a row's end")
+        if self.top_k is not None:
+            require_integer("top_k", self.top_k, "how many tokens are kept")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(
                 f"temperature={self.temperature} must be finite and not negative; 0 takes the best token"
@@ -78,10 +90,11 @@ def _ids(value: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
     """`eos_id` as a tuple of distinct ids, or None."""
     if value is None:
         return None
-    ids = (value,) if isinstance(value, int) else tuple(value)
+    ids = tuple(value) if isinstance(value, Iterable) else (value,)
     if not ids:
         return None
     for each in ids:
-        if isinstance(each, bool) or each < 0:
+        require_integer("eos_id", each, "an id that ends a row")
+        if each < 0:
             raise ValueError(f"eos_id={value!r} must hold token ids, 0 or above")
     return tuple(dict.fromkeys(ids))

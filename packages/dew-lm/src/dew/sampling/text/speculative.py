@@ -11,6 +11,7 @@ from flax import struct
 from dew.sampling.decoding.state import StepState
 from dew.sampling.text import speculative_block
 from dew.sampling.text.components import Criteria, Transforms
+from dew.sampling.text.kinds import require_integer, require_number
 from dew.sampling.text.loop import Carry
 from dew.sampling.text.operations import DecodeOps, DecoderState
 from dew.sampling.text.sample import continuation_keys, draws_of
@@ -37,6 +38,7 @@ class Speculative:
             likely is what the chain says before its choice. 0 proposes with every depth.
 
     Raises:
+        TypeError: a block that is no integer, or a confidence that is no number.
         ValueError: a block below 2, or a confidence outside [0, 1].
     """
 
@@ -46,13 +48,15 @@ class Speculative:
     reads_prompt_states = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.block, bool) or self.block < 2:
+        require_integer("Speculative: block", self.block, "how many tokens are verified at once")
+        require_number("Speculative: confidence", self.confidence, "a probability")
+        if self.block < 2:
             raise ValueError(
-                f"Speculative(block={self.block!r}) must be at least 2: a draw of the model and a proposal; "
+                f"Speculative: block={self.block} must be at least 2: a draw of the model and a proposal; "
                 "use Sample() for one token at a time"
             )
         if not 0 <= self.confidence <= 1:
-            raise ValueError(f"Speculative(confidence={self.confidence}) must lie in [0, 1]")
+            raise ValueError(f"Speculative: confidence={self.confidence} must lie in [0, 1]")
 
     def check(self, model: Any, *, n: int, chain: tuple[Any, ...], criteria: tuple[Any, ...]) -> None:
         """Refuse a model without prediction depths, or with fewer than the block needs.

@@ -27,7 +27,8 @@ GLOBAL, LOCAL = 1_000_000.0, 10_000.0
 
 def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     own = WINDOWS.read(config) | {"max_seq_len": longest(config)}
-    by_kind: Mapping[str, Any] = config.get("rope_parameters") or {}
+    stated: Mapping[str, Any] = config.get("rope_parameters") or {}
+    by_kind = {name: value for name, value in stated.items() if value is not None}
     if by_kind and not set(by_kind) <= {FULL, SLIDING}:
         raise ValueError(f"config.json rope_parameters={dict(by_kind)} must name {FULL} and {SLIDING}")
     local = dict(by_kind.get(SLIDING) or {})

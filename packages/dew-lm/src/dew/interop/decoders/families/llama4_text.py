@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dew.interop.decoders.expert_parts import AUXILIARY, PROJECTIONS, mixture
-from dew.interop.decoders.family import Family, Field, Group, Row, linear
+from dew.interop.decoders.family import Family, Field, Group, Row, linear, stated
 from dew.interop.decoders.forms import COLUMNS
 from dew.interop.decoders.llama_parts import (
     ATTENTION,
@@ -40,10 +40,10 @@ def _turned(config: Mapping[str, Any]) -> list[bool]:
     """Which layers turn: those with a 1 in `no_rope_layers`; without, all but each interval's last."""
     layers = config["num_hidden_layers"]
     # An empty list is as good as none: published files have one.
-    stated = config.get("no_rope_layers") or every("no_rope_layer_interval", 4)(config)
-    if len(stated) < layers:
-        raise ValueError(f"config.json no_rope_layers names {len(stated)} layers, fewer than there are")
-    return [bool(flag) for flag in stated[:layers]]
+    flags = config.get("no_rope_layers") or every("no_rope_layer_interval", 4)(config)
+    if len(flags) < layers:
+        raise ValueError(f"config.json no_rope_layers names {len(flags)} layers, fewer than there are")
+    return [bool(flag) for flag in flags[:layers]]
 
 
 def _read_layers(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _read_layers(config: Mapping[str, Any]) -> dict[str, Any]:
     if any(turned) and config.get("use_qk_norm", True):
         own["qk_norm"] = "l2"
     if not all(turned) and config.get("attn_temperature_tuning", True):
-        strength, rise = config.get("attn_scale", 0.1), config.get("floor_scale", 8192)
+        strength, rise = stated(config, "attn_scale", 0.1), stated(config, "floor_scale", 8192)
         own["attention_temperature"] = Temperature(strength=float(strength), every=rise)
     return own
 
@@ -109,13 +109,12 @@ EXPERTS = mixture(
 
 
 def _read_experts(config: Mapping[str, Any]) -> dict[str, Any]:
-    layers, step = config["num_hidden_layers"], config.get("interleave_moe_layer_step", 1)
-    stated = config.get("moe_layers")
-    placed = range(step - 1, layers, step) if stated is None else stated
+    layers, step = config["num_hidden_layers"], stated(config, "interleave_moe_layer_step", 1)
+    placed = stated(config, "moe_layers", range(step - 1, layers, step))
     flags = tuple(layer in placed for layer in range(layers))
     if not any(flags):
         return {"mixture": None}
-    width = config.get("intermediate_size", 8192)
+    width = stated(config, "intermediate_size", 8192)
     fixed = {"shared": SharedExpert(intermediate_size=width), **({} if all(flags) else {"layers": flags})}
     return {"mixture": replace(EXPERTS.read(config)["mixture"], **fixed)}
 

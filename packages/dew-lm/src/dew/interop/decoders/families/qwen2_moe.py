@@ -13,7 +13,7 @@ from dew.interop.decoders.expert_parts import (
     shared_rows,
     sparse_layers,
 )
-from dew.interop.decoders.family import Family, Field, Group, linear
+from dew.interop.decoders.family import Family, Field, Group, linear, stated
 from dew.interop.decoders.llama_parts import (
     FUSED,
     LAYER,
@@ -35,7 +35,7 @@ SHARED = "shared_expert_intermediate_size"
 
 def _even_layers(config: Mapping[str, Any]) -> list[bool]:
     """Every other layer of the first `max_window_layers`, counted from the first."""
-    first = config.get("max_window_layers", 28)
+    first = stated(config, "max_window_layers", 28)
     return [layer % 2 == 0 and layer < first for layer in range(config["num_hidden_layers"])]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dew.nn.ranges import check_positive
 from dew.nn.rotary_scaling import RotaryScaling
 
 type Block = Literal["pre", "post", "sandwich", "parallel", "parallel_shared"]
@@ -35,7 +36,8 @@ class Rotary:
             one base for all.
 
     Raises:
-        ValueError: a fraction outside (0, 1], or an empty pattern.
+        TypeError: a base that is no number.
+        ValueError: a fraction outside (0, 1], an empty pattern, or a base that is not finite and above 0.
     """
 
     fraction: float = 1.0
@@ -51,6 +53,7 @@ class Rotary:
             raise ValueError(f"rotary pairs={self.pairs!r} must be halves or neighbours")
         if self.layers == ():
             raise ValueError("rotary layers=() must hold at least one flag; leave it unset to turn all")
+        check_positive("rotary.local_theta", self.local_theta)
 
     def width(self, head_width: int) -> int:
         """How many coordinates of a head turn."""
@@ -86,6 +89,10 @@ class Scales:
         logits: multiplies the logits, before any softcap.
         attention: multiplies the attention scores; None is `head_dim ** -0.5`.
         attention_by_layer: divide the scores of layer i, counted from 0, by i + 1.
+
+    Raises:
+        TypeError: a factor that is no number.
+        ValueError: a factor that is not finite and above 0.
     """
 
     embedding: float = 1.0
@@ -93,6 +100,10 @@ class Scales:
     logits: float = 1.0
     attention: float | None = None
     attention_by_layer: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "residual", "logits", "attention"):
+            check_positive(f"scales.{name}", getattr(self, name), remedy="leave it unset for the usual one")
 
     def of_scores(self, head_width: int, layer: int) -> float:
         """What multiplies the attention scores of a layer."""
@@ -111,7 +122,8 @@ class Temperature:
         every: positions after which it rises.
 
     Raises:
-        ValueError: `every` below 1, or a strength that is not positive.
+        TypeError: a strength that is no number.
+        ValueError: `every` below 1, or a strength that is not finite and above 0.
     """
 
     strength: float = 0.1
@@ -120,11 +132,11 @@ class Temperature:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ValueError(f"attention_temperature.every={self.every} must be at least 1")
-        if not self.strength > 0:
-            raise ValueError(
-                f"attention_temperature.strength={self.strength} must be above 0; leave it unset "
-                "for scores that do not grow"
-            )
+        check_positive(
+            "attention_temperature.strength",
+            self.strength,
+            remedy="leave attention_temperature unset for scores that do not grow",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

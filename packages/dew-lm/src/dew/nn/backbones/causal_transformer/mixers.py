@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dew.nn.ranges import check_positive
+
 
 @dataclass(frozen=True, kw_only=True)
 class MLA:
@@ -32,7 +34,9 @@ class MLA:
         index_topk: keys that a query attends to; None for all.
 
     Raises:
-        ValueError: a size below 1, an odd turning width, or fields of the indexer that do not fit each other.
+        TypeError: a `norm_eps` that is no number.
+        ValueError: a size below 1, a `norm_eps` that is not finite and above 0, an odd turning width, or
+            fields of the indexer that do not fit each other.
     """
 
     kv_lora_rank: int
@@ -51,6 +55,7 @@ class MLA:
             size = getattr(self, name)
             if size is not None and size < 1:
                 raise ValueError(f"mixer {name}={size} must be at least 1")
+        check_positive("mixer norm_eps", self.norm_eps)
         if self.qk_rope_head_dim % 2:
             raise ValueError(
                 f"mixer qk_rope_head_dim={self.qk_rope_head_dim} must be even: rotary positions turn pairs "

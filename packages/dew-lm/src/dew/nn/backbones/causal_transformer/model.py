@@ -44,6 +44,7 @@ from dew.nn.backbones.causal_transformer.sizes import (
     check_heads,
     check_learned,
     check_mixer,
+    check_numbers,
     check_parts,
     check_rotary,
     check_sizes,
@@ -119,8 +120,10 @@ class CausalTransformer(nn.Module):
             each query head, and with YaRN a factor on the scores, `dew.nn.frequencies.score_factor`.
 
     Raises:
+        TypeError: at construction, for a base, an epsilon or a softcap that is no number.
         ValueError: at construction, for sizes below 1, heads that do not divide, an odd number of turning
-            coordinates, an unknown part, or window fields that contradict each other.
+            coordinates, an unknown part, window fields that contradict each other, or a base, an epsilon or
+            a softcap that is not finite and above 0.
     """
 
     vocab_size: int
@@ -173,6 +176,12 @@ class CausalTransformer(nn.Module):
             sliding_window=self.sliding_window,
             attention_chunk_size=self.attention_chunk_size,
         )
+        check_numbers(
+            theta=self.rope_theta,
+            eps=self.norm_eps,
+            attn_logit_softcap=self.attn_logit_softcap,
+            final_logit_softcap=self.final_logit_softcap,
+        )
         if self.mixer is None:
             check_heads(self.hidden_size, self.num_heads, self.kv_heads, self.head_dim)
         else:
@@ -188,7 +197,7 @@ class CausalTransformer(nn.Module):
             )
         check_parts(block=self.block, norm_kind=self.norm_kind, qk_norm=self.qk_norm, position=self.position)
         if self.position == "rotary":
-            check_rotary(self.rotary, self._turning_width, self.sliding_window)
+            check_rotary(self.rotary, self.rope_theta, self._turning_width, self.sliding_window)
         else:
             check_learned(self.rotary, self.rope_theta, type(self).rope_theta)
         check_biases(self.bias, experts=self._with_experts)

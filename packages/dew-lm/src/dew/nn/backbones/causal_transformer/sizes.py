@@ -8,6 +8,7 @@ from dew.nn.backbones.causal_transformer.config import BLOCKS, Biases, Rotary, T
 from dew.nn.backbones.causal_transformer.mixers import MLA
 from dew.nn.mlp import ACTIVATIONS, PLAIN
 from dew.nn.norms import NORMS
+from dew.nn.ranges import check_positive
 
 
 def feed_forward_width(hidden_size: int, activation: str) -> int:
@@ -33,6 +34,24 @@ def check_sizes(**sizes: int | None) -> None:
     for name, size in sizes.items():
         if size is not None and size < 1:
             raise ValueError(f"{name}={size} must be at least 1")
+
+
+def check_numbers(*, theta: float, eps: float, **caps: float | None) -> None:
+    """Refuse a base, an epsilon or a softcap that is not finite and above 0.
+
+    Args:
+        theta: `rope_theta`.
+        eps: `norm_eps`.
+        caps: softcaps by their field's name; None has none.
+
+    Raises:
+        TypeError: naming the field that holds no number.
+        ValueError: naming the field.
+    """
+    check_positive("rope_theta", theta)
+    check_positive("norm_eps", eps)
+    for name, cap in caps.items():
+        check_positive(name, cap, remedy="leave it unset for none")
 
 
 def check_heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> None:
@@ -132,8 +151,9 @@ def check_biases(bias: Biases, *, experts: Sequence[bool]) -> None:
         )
 
 
-def check_rotary(rotary: Rotary, head_width: int, window: int | None) -> None:
-    """Refuse a turning part of a head that is no pairs, and a base for windows that no layer has.
+def check_rotary(rotary: Rotary, theta: float, head_width: int, window: int | None) -> None:
+    """Refuse a turning part of a head that is no pairs, a scaling that is undefined for it or for the base,
+    and a base for windows that no layer has.
 
     Raises:
         ValueError: naming the field.
@@ -143,6 +163,17 @@ def check_rotary(rotary: Rotary, head_width: int, window: int | None) -> None:
         part = "" if rotary.fraction == 1 else f"the {width} that rotary.fraction={rotary.fraction} takes of "
         raise ValueError(
             f"{part}head_dim={head_width} must be even: rotary positions turn pairs of coordinates"
+        )
+    kind = None if rotary.scaling is None else rotary.scaling.kind
+    if kind == "yarn" and theta <= 1:
+        raise ValueError(
+            f"rope_theta={theta} must be above 1 with a rotary scaling of kind yarn, which divides by its "
+            "logarithm"
+        )
+    if kind == "dynamic" and width == 2:
+        raise ValueError(
+            f"head_dim={head_width} leaves one turning pair, and a rotary scaling of kind dynamic takes two: "
+            "it divides by their number less one"
         )
     if rotary.local_theta is not None and window is None:
         raise ValueError(
