@@ -15,6 +15,7 @@ from dew.data.mixture import DataMixture
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm.model_sizes import with_sizes
+from dew.objectives.lm.role_targets import refuse_other_roles
 from dew.sampling.text.config import Sampling
 from dew.training.optim.config import Cosine
 
@@ -93,7 +94,7 @@ class LMRunConfig(RunConfig):
 
     Raises:
         ValueError: a value that is not supported yet, a negative number of sample tokens, or a `loss_role`
-            for data that does not say whose its tokens are.
+            for data that does not say whose its tokens are, or says that they are all another's.
     """
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig("causal_transformer"))
@@ -125,12 +126,8 @@ class LMRunConfig(RunConfig):
         refuse_unbuilt(self, UNBUILT)
         if self.sample_tokens < 0:
             raise ValueError(f"sample_tokens={self.sample_tokens} must be 0 or more; 0 shows no text")
-        if self.loss_role is not None and not all(map(_says_roles, _parts(self.data))):
-            raise ValueError(
-                f"loss_role={self.loss_role!r} needs data that says whose each token is: "
-                "data:chat-messages, or "
-                "token data with data.role; leave it out to train on everything"
-            )
+        if self.loss_role is not None:
+            refuse_other_roles(self.loss_role, _parts(self.data))
 
     @classmethod
     def starting_point(cls) -> Self:
@@ -335,7 +332,3 @@ class LMRunConfig(RunConfig):
 
 def _parts(data: object) -> list[object]:
     return [part.data for part in data.parts] if isinstance(data, DataMixture) else [data]
-
-
-def _says_roles(data: object) -> bool:
-    return isinstance(data, ChatMessages) or getattr(data, "role", None) is not None
