@@ -196,6 +196,7 @@ def test_unsupported_window_logs_no_loss(toys):
     assert "train/loss" not in recorder.of("log")[1]
 
 
+@pytest.mark.filterwarnings("ignore:step 4 counted no target")
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_a_run_that_counts_nothing_is_not_called_trained(toys, tmp_path, accumulation):
     recorder, checkpoints = toys.Recorder(), Checkpoints(tmp_path)

@@ -171,7 +171,7 @@ class _Loop:
         The run has not started before: a position that belongs to other data leaves no trace of an attempt.
 
         Raises:
-            ValueError: data that cannot go on from `position`, reports none, or lacks a field of the objective.
+            ValueError: data that cannot go on from `position`, reports none, or lacks a field.
             DataEnded: the data has no batch.
         """
         cleanup.add("waiting for the pending checkpoint", self._saver.wait)

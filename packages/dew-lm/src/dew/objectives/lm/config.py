@@ -241,7 +241,11 @@ class LMRunConfig(RunConfig):
         from dew.objectives.lm.ends import with_ends
 
         seq_len = self._seq_len()
-        model = self.model if self.pretrained is None else self._published(self.pretrained)
+        model, source, started = self.model, self.pretrained, "vocab_size" in self.model.config
+        if source is not None:
+            from dew.objectives.lm.published import with_published
+
+            model, source = with_published(model, source, start=type(self).starting_point().model)
         model = with_sizes(
             model,
             tokenizer,
@@ -250,11 +254,6 @@ class LMRunConfig(RunConfig):
             needs=f"data.seq_len={seq_len}",
             published=self.pretrained,
         )
-        source, started = self.pretrained, "vocab_size" in self.model.config
-        if source is not None and not started:
-            from dew.objectives.lm.published import pinned
-
-            source = pinned(source)
         sampling = with_ends(
             self.sampling,
             tokenizer,
@@ -274,25 +273,6 @@ class LMRunConfig(RunConfig):
         from dew.objectives.lm.published import parted
 
         return {} if self.pretrained is None else source_controls(located(*parted(self.pretrained)))
-
-    def _published(self, source: str) -> ModelConfig:
-        """The published model; a record that has its fields already is taken as it stands."""
-        from dew.objectives.lm.published import LENGTH, published_fields
-
-        own = self.model.config
-        if "vocab_size" in own:
-            return self.model
-        if own == type(self).starting_point().model.config:
-            own = {}
-        more = sorted(own.keys() - {LENGTH})
-        if more:
-            raise ValueError(
-                f"model.config names {', '.join(more)}, and pretrained={source} decides the architecture; "
-                f"leave everything but {LENGTH} out of model.config"
-            )
-        return dataclasses.replace(
-            self.model, architecture="causal_transformer", config={**published_fields(source), **own}
-        )
 
     def _seq_len(self) -> int:
         if isinstance(self.data, DataMixture):
