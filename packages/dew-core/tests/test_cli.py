@@ -13,7 +13,9 @@ import pytest
 
 from dew.cli import entry, errors, main
 from dew.cli.errors import UserError, report
+from dew.failure import StatedFailure
 from dew.plugins.known import SHIPPED_BY
+from dew.training.rejections import RejectedSteps
 
 pytestmark = pytest.mark.alone
 
@@ -90,6 +92,22 @@ def test_mistake_is_its_message_alone(error: Exception, status: int, text: str, 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), TypeError("bug"), ModuleNotFoundError("bug")])
 def test_failure_comes_with_its_traceback(error: Exception, capsys: Any):
     assert raised(error) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+class TooHot(StatedFailure, FloatingPointError):
+    """A condition that a plugin states."""
+
+
+@pytest.mark.parametrize("error", [TooHot("loss=nan; cool it"), RejectedSteps("loss=nan; cool it")])
+def test_stated_failure_is_its_message_and_ends_with_1(error: Exception, capsys: Any):
+    assert raised(error) == 1
+    assert capsys.readouterr().err == "dew: loss=nan; cool it\n"
+
+
+def test_traceback_of_a_stated_failure_on_request(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.setenv("DEW_TRACEBACK", "1")
+    assert raised(TooHot("loss=nan")) == 1
     assert "Traceback" in capsys.readouterr().err
 
 

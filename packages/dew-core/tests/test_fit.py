@@ -11,6 +11,7 @@ import pytest
 
 from dew.artifacts import TextSamples, TokenScores
 from dew.data.dataset import Dataset
+from dew.failure import NothingCounted
 from dew.objectives.base import Aux, EMASpec, mean_of_totals, merge_totals
 from dew.telemetry.config import ProfileWindow
 from dew.testing import in_memory
@@ -190,8 +191,40 @@ def test_a_failing_evaluation_loses_no_step(scored, tmp_path, steps):
 def test_unsupported_window_logs_no_loss(toys):
     recorder = toys.Recorder()
     data = in_memory(rows(m=np.zeros(10, np.float32)), batch=2)
-    trainer(toys.Regression(), tracker=recorder).fit(data, steps=1, log_every=1)
+    with pytest.raises(NothingCounted), pytest.warns(UserWarning, match="step 1 counted no target"):
+        trainer(toys.Regression(), tracker=recorder).fit(data, steps=1, log_every=1)
     assert "train/loss" not in recorder.of("log")[1]
+
+
+@pytest.mark.filterwarnings("ignore:step 4 counted no target")
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_run_that_counts_nothing_is_not_called_trained(toys, tmp_path, accumulation):
+    recorder, checkpoints = toys.Recorder(), Checkpoints(tmp_path)
+    run = trainer(toys.Regression(), tracker=recorder, checkpoints=checkpoints, accumulation=accumulation)
+    data = in_memory(rows(m=np.zeros(10, np.float32)), batch=2)
+    with pytest.raises(NothingCounted, match="none of the steps 1 to 4 counted a target"):
+        run.fit(data, steps=4)
+    assert recorder.events[-1] == ("finished", 4, "failed") and checkpoints.latest is None
+
+
+def test_a_step_that_counts_nothing_is_told_of_once_and_the_run_goes_on(toys, recwarn):
+    counted = np.ones(10, np.float32)
+    counted[:4] = 0
+    state = trainer(toys.Regression()).fit(in_memory(rows(m=counted), batch=2), steps=5, log_every=1)
+    told = [str(each.message) for each in recwarn if "counted no target" in str(each.message)]
+    assert len(told) == 1 and told[0].startswith("step 1 ") and int(state.updates) == 3
+
+
+def test_data_without_a_field_that_the_objective_reads_is_refused_before_the_run(toys):
+    class Named(toys.Regression):
+        batch_fields = ("x", "y", "m", "text")
+
+    recorder = toys.Recorder()
+    with pytest.raises(
+        ValueError, match=r"Named reads 'text' of every batch, and this data yields 'm', 'x', 'y'"
+    ):
+        trainer(Named(), tracker=recorder).fit(in_memory(rows(), batch=2), steps=4)
+    assert not recorder.events
 
 
 def test_rejected_attempts_are_logged_and_end_the_run(toys):

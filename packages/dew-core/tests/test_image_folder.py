@@ -12,6 +12,7 @@ from PIL import Image
 
 from dew.data import DataPartition, ImageFolder, OxfordFlowers
 from dew.data.images.folder import list_images, matches
+from dew.failure import StatedFailure
 from dew.testing import DatasetContract
 
 
@@ -173,7 +174,7 @@ def test_damage_that_shows_in_decoding_names_the_file(tmp_path):
     at = data.index(b"IDAT") + 8
     data[at : at + 20] = bytes(20)
     path = damaged(tmp_path, "torn.png", bytes(data))
-    with pytest.raises(ValueError, match=r"torn\.png is damaged .*; replace it"):
+    with pytest.raises(StatedFailure, match=r"torn\.png is damaged .*; replace it"):
         rows(ImageFolder(path=path, val_split=None), "train")
 
 

@@ -19,6 +19,7 @@ from dew.cli.errors import is_mistake
 from dew.config import OptimConfig, RunConfig, TrainerConfig
 from dew.data.config import DatasetSpec, Loading, Ramp
 from dew.data.dataset import Dataset
+from dew.inputs.spec import Field, InputSpec
 from dew.plugins import Component
 from dew.telemetry import ProfileWindow, read_journal
 from dew.telemetry.rows import encode_row
@@ -227,6 +228,16 @@ def test_other_data_is_a_mistake_that_leaves_no_trace_in_the_journal(tmp_path, t
         config(tmp_path, steps=9).train(toys.Regression(), over(48), name="a")
     assert journal(tmp_path) == before, "the completed run did not become a failed one"
     assert is_mistake(refused.value)
+
+
+def test_data_without_what_the_objective_reads_leaves_no_folder(tmp_path, toys):
+    class Named(toys.Regression):
+        inputs = InputSpec(Field("text", (3,)))
+
+    settings = config(tmp_path / "runs")
+    with pytest.raises(ValueError, match=r"Named reads 'text' of every batch, .*'m', 'x', 'y'") as refused:
+        settings.train(Named(), settings.data.load(batch=settings.trainer.batch_size), name="a")
+    assert is_mistake(refused.value) and not (tmp_path / "runs").exists()
 
 
 def test_a_profile_that_would_begin_after_the_end_is_refused(tmp_path, toys):

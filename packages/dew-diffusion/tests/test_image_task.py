@@ -10,6 +10,7 @@ from flax import linen as nn
 from PIL import Image
 
 from dew.diffusion.presets import Flow
+from dew.failure import StatedFailure
 from dew.inference.images import Images, TextToImage
 from dew.inference.images.task import walk
 from dew.inputs import Condition, Field, InputSpec
@@ -228,7 +229,7 @@ def test_pixels_round_to_the_nearest_byte():
 def test_image_that_diverged_is_refused():
     broken = np.zeros((2, 1, 1, 1))
     broken[1] = np.nan
-    with pytest.raises(FloatingPointError, match="image 1 of 2 is not finite"):
+    with pytest.raises(StatedFailure, match="image 1 of 2 is not finite"):
         Images(broken, 2).pixels()
 
 

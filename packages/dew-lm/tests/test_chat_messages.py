@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dew.config import TrainerConfig
-from dew.data import ChatMessages, DataMixture, DataPartition, PackedTokens
+from dew.data import ChatMessages, DataMixture, DataPartition, PackedTokens, TokenWindows
 from dew.data.chat import Role
 from dew.data.mixture import Part
 from dew.data.text import ByteTokenizer, HFTokenizer
@@ -21,6 +21,7 @@ from dew.data.tokens import CorpusWriter
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.objectives.base import Step
 from dew.objectives.lm import LMObjective, LMRunConfig
+from dew.objectives.lm.recipe import train
 from dew.testing import DatasetContract
 from dew.training.launch import plan_run
 
@@ -327,6 +328,59 @@ def test_a_role_without_rows_that_say_it_is_refused(tmp_path):
         learner.loss({}, {"text": jnp.zeros((1, 256), jnp.int32)}, step)
     with pytest.raises(ValueError, match="loss_role='assistant' needs data that says whose each token is"):
         LMRunConfig(loss_role="assistant")
+
+
+def lm(data, role, **trainer):
+    trainer = TrainerConfig(**{"batch_size": 2, "steps": 1, "eval_every": None, **trainer})
+    return LMRunConfig(data=data, loss_role=role, trainer=trainer, sample_tokens=0)
+
+
+def test_a_role_that_nobody_of_the_conversations_has_is_refused_before_the_run(tmp_path):
+    config = lm(spec(jsonl(tmp_path / "talks.jsonl")), "tool", checkpoint_dir=str(tmp_path / "runs"))
+    with pytest.raises(
+        ValueError, match=r"'tool' has no target in the train split: .* by assistant, user; set"
+    ):
+        train(config)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_role_that_speaks_in_texts_that_are_left_out_alone_has_no_target(tmp_path):
+    talks = [*TALKS, [{"role": "system", "content": "s" * 200}, *TALKS[0]]]
+    path = jsonl(tmp_path / "talks.jsonl", talks)
+    roles = {
+        fate: spec(path, too_long=fate).load(batch=2, tokenize=BYTE).kinds for fate in ("leave_out", "cut")
+    }
+    assert roles["leave_out"] == {"train": {"user", "assistant"}}
+    assert roles["cut"] == {"train": {"user", "assistant", "system"}}
+
+
+def test_a_run_that_evaluates_needs_the_role_in_the_validation_split(tmp_path):
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    jsonl(folder / "train.jsonl"), jsonl(folder / "val.jsonl", [TALKS[0][:1]])
+    with pytest.raises(
+        ValueError, match=r"'assistant' has no target in the val split: .* by user; hold out others"
+    ):
+        train(lm(spec(folder), "assistant", eval_every=1, checkpoint_dir=str(tmp_path / "runs")))
+
+
+@pytest.mark.parametrize("kind", [PackedTokens, TokenWindows])
+def test_token_data_of_another_role_is_refused_by_its_configuration(kind):
+    with pytest.raises(ValueError, match=r"loss_role='assistant' trains nothing .* of data\.role='user'"):
+        lm(kind(path="x", role="user"), "assistant")
+
+
+def test_a_part_of_another_role_is_refused_by_its_configuration(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"data\.parts\[1\]\.data\.role='user'; set .* or leave the part out"
+    ):
+        lm(mixture("talks.jsonl", "book", role="user"), "assistant")
+
+
+def test_a_mixture_holds_the_roles_of_its_parts(tmp_path):
+    path, folder = jsonl(tmp_path / "talks.jsonl"), corpus(tmp_path / "book")
+    data = mixture(path, folder, role="tool").load(batch=4, tokenize=BYTE)
+    assert data.kinds == {"train": {"user", "assistant", "tool"}}
 
 
 def corpus(folder):

@@ -7,8 +7,10 @@ import functools
 import json
 import operator
 
+import numpy as np
 import pytest
 
+from dew.cli import main
 from dew.config import ModelConfig, OptimConfig, TrainerConfig
 from dew.data.text.config import TextFiles
 from dew.objectives.lm import LMRunConfig
@@ -105,3 +107,26 @@ def test_everything_that_decides_what_is_computed_is_compared_when_a_run_goes_on
         else:
             with pytest.raises(ValueError, match=rf"{name} was .*, now 'another'"):
                 permitted_changes("run", record, altered(record, path))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_foreign_id_met_in_training_is_one_message(tmp_path, capsys, workers):
+    ids = np.zeros(2000, np.uint16)
+    ids[-20] = 300
+    (tmp_path / "train.bin").write_bytes(ids.tobytes())
+    words = {
+        "--data.path": tmp_path,
+        "--data.dtype": "uint16",
+        "--data.seq-len": 8,
+        "--data.loading.workers": workers,
+        "--model.config": '{"hidden_size": 8, "num_layers": 1, "num_heads": 1}',
+        "--trainer.checkpoint-dir": tmp_path / "runs",
+        "--trainer.eval-every": None,
+        "--sample-tokens": 0,
+        "--trainer.batch-size": 2,
+        "--trainer.steps": 300,
+    }
+    line = ["train", "lm", "data:token-windows", *(str(word) for pair in words.items() for word in pair)]
+    status, said = main(line), capsys.readouterr().err
+    assert status == 1 and said.startswith("dew: ") and said.count("\n") == 1
+    assert "holds the id 300 in window 247, and the run's tokenizer has ids 0 to 255" in said

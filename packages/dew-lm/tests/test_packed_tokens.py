@@ -10,6 +10,8 @@ import pytest
 from dew.data import DataPartition, PackedTokens
 from dew.data.tokens import CorpusWriter, PackedRows, PackingPlan, TokenBytes
 from dew.data.tokens.packing import cut_documents, document_bounds, first_fit
+from dew.data.tokens.source import ForeignIds
+from dew.failure import StatedFailure
 
 END = 0
 
@@ -173,8 +175,9 @@ def test_a_corpus_of_single_ids_is_refused(tmp_path):
 def test_ids_outside_the_tokenizers_vocabulary_are_named(tmp_path):
     write(tmp_path, documents(5, first=300))
     rows = PackedRows(source(tmp_path), PackingPlan.of(source(tmp_path), end=END, seq_len=7), 7, 256)
-    with pytest.raises(ValueError, match="holds the id 303 in packed row 0"):
+    with pytest.raises(ForeignIds, match="holds the id 303 in packed row 0") as caught:
         rows[0]
+    assert isinstance(caught.value, StatedFailure) and isinstance(caught.value, ValueError)
 
 
 def test_the_writer_records_the_end_and_refuses_one_outside_the_vocabulary(tmp_path):

@@ -14,6 +14,8 @@ import pytest
 import tokenizers
 from flax import linen as nn
 
+from dew.cli import main
+from dew.cli.errors import report
 from dew.config import ModelConfig, OptimConfig, TrainerConfig
 from dew.data.text import load_tokenizer
 from dew.data.text.config import TextFiles
@@ -23,6 +25,7 @@ from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 from dew.objectives.lm import LMRunConfig
 from dew.objectives.lm.recipe import train
+from dew.sampling.text.faults import UndefinedDistribution
 
 MODEL = CausalTransformer(
     vocab_size=20,
@@ -150,3 +153,15 @@ def test_a_model_with_fewer_rows_than_the_tokenizer_has_ids_is_refused(config, p
         dataclasses.replace(config, pretrained=str(published / "sub")).resolved(
             load_tokenizer(str(published))
         )
+
+
+def test_weights_without_a_distribution_end_a_run_and_a_generation_in_one_message(config, published, capsys):
+    broken = published.with_name("broken")
+    save_pretrained_decoder(MODEL, jax.tree.map(lambda leaf: leaf * np.nan, VARIABLES), broken)
+    with pytest.raises(UndefinedDistribution, match="the model's own logits are NaN") as caught:
+        train(dataclasses.replace(config, pretrained=str(broken), sample_prompt="a", sample_tokens=2))
+    capsys.readouterr()
+    assert report(caught.value) == 1
+    assert main(["generate", str(run_of(config)), "abc"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and all(line.startswith("dew: row 0 has no distribution") for line in said)

@@ -8,12 +8,17 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from dew.config import ModelConfig, OptimConfig, TrainerConfig
+from dew.data.chat import PreferencePairs, Prompts
 from dew.data.preferences import SumPairs
 from dew.data.text import ByteTokenizer
 from dew.data.text.config import TextFiles
 from dew.inference.text import TextGeneration
+from dew.interop import save_pretrained_decoder
+from dew.nn.backbones.causal_transformer import CausalTransformer
+from dew.nn.sharding import unboxed
 from dew.objectives.rl import DPORunConfig, WarmStart, dpo_recipe
 from dew.objectives.rl.preference_scores import PairScores, preference_accuracy, reference_divergence
 from dew.registry import recipes, tasks
@@ -24,6 +29,8 @@ from dew.training import MeshSpec
 from dew.training.runs import load_run
 
 pytestmark = pytest.mark.alone
+
+FIELDED = ModelConfig("causal_transformer", config={"vocab_size": 256})
 
 
 def small(place, **changes):
@@ -132,8 +139,8 @@ def test_reference_is_the_warm_start_and_a_warm_start_is_a_function_of_the_seed(
 
 def test_warm_start_reads_rows_of_the_runs_own_seed(monkeypatch):
     asked = []
-    monkeypatch.setattr(SumPairs, "form", lambda self, count, *, seed: asked.append((count, seed)) or [])
     config = small("unused", seed=5).resolved(ByteTokenizer())
+    monkeypatch.setattr(SumPairs, "form", lambda self, count, *, seed: asked.append((count, seed)) or [])
     with pytest.raises(ValueError, match="read 12 examples, and 0 are given"):
         dpo_recipe.started_policy(config, ByteTokenizer())
     assert asked == [(12, 5)]
@@ -194,7 +201,15 @@ def test_values_that_make_no_run_are_refused(fields, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": TextFiles()}, "data=TextFiles holds no pairs"),
+        (
+            {"data": TextFiles()},
+            r"data=TextFiles has none .*; set --warm-start\.steps 0",
+        ),
+        ({"data": Prompts(path="x")}, "data=Prompts has no seq_len; .* use data:preference-pairs or"),
+        (
+            {"pretrained": "x", "model": FIELDED},
+            r"pretrained=x .*; set --warm-start\.steps 0",
+        ),
         ({"sample_prompts": ("1+2=", "33+4=")}, r"sample_prompts=.* make 4, 5 tokens; .* one length"),
         ({"sample_prompts": ("",)}, r"sample_prompts=\(''\,\) make 0 tokens"),
         ({"sampling": Sampling(eos_id=256)}, "eos_id=256 is outside the model's ids, 0 to 255"),
@@ -212,6 +227,60 @@ def test_parts_that_do_not_fit_each_other_are_refused_before_any_work(changes, m
     with pytest.raises(ValueError, match=message):
         dpo_recipe.train(config)
     assert not (tmp_path / "pairs").exists()
+
+
+def on_files(place, data):
+    """A run on files, without a start that nobody asked for and without a preview."""
+    plain = {"warm_start": WarmStart(), "sample_prompts": (), "data": data}
+    optim = OptimConfig(optimizer="adam", learning_rate=3e-2)
+    return dataclasses.replace(small(place, steps=30, eval_every=30, log_every=1), **plain, optim=optim)
+
+
+@pytest.fixture
+def pairs(tmp_path, monkeypatch):
+    """Pairs in which a response of `y` is preferred to one of `n`."""
+    monkeypatch.setenv("DEW_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "pairs.jsonl"
+    rows = [
+        {"prompt": f"q{n} ", "chosen": "y" * (n % 3 + 1), "rejected": "n" * (n % 4 + 1)} for n in range(40)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return PreferencePairs(path=str(file), seq_len=11, val_fraction=0.3)
+
+
+def test_preferences_are_learned_from_a_file_of_pairs(tmp_path, pairs, monkeypatch, capsys):
+    monkeypatch.setattr(dpo_recipe, "started_policy", refused)
+    dpo_recipe.train(on_files(tmp_path, pairs))
+    history = read_journal(tmp_path / "pairs")
+    loss = history.metrics["train/loss"]
+    assert loss[1] == pytest.approx(np.log(2), abs=1e-5) and loss[30] < 0.5 * loss[1]
+    assert history.validation["validation/preference_accuracy"][30] == 1
+    assert "train: " in capsys.readouterr().out
+    assert load_run(str(tmp_path / "pairs")).config.warm_start.steps == 0
+
+
+def test_data_that_yields_no_pairs_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEW_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("some text\n" * 99)
+    text = TextFiles(path=str(tmp_path / "text.txt"), seq_len=8)
+    with pytest.raises(ValueError, match=r"reads 'chosen', 'chosen_mask', .* this data yields 'text'"):
+        dpo_recipe.train(on_files(tmp_path, text))
+    assert not (tmp_path / "pairs").exists()
+
+
+def test_policy_and_reference_start_from_a_published_decoder(tmp_path, pairs):
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 2}
+    model = CausalTransformer(vocab_size=256, max_seq_len=16, **sizes)
+    weights = nn.unbox(model.init(jax.random.key(3), np.zeros((1, 4), np.int32)))
+    save_pretrained_decoder(model, weights, tmp_path / "published")
+    plain = ModelConfig("causal_transformer", dtype="float32")
+    config = dataclasses.replace(
+        on_files(tmp_path, pairs), pretrained=str(tmp_path / "published"), model=plain
+    )
+    state = dpo_recipe.train(config)
+    jax.tree.map(np.testing.assert_array_equal, unboxed(state.averaged), weights)
+    record = load_run(str(tmp_path / "pairs")).config
+    assert record.model.config["max_seq_len"] == 16 and record.pretrained == config.pretrained
 
 
 @pytest.mark.slow

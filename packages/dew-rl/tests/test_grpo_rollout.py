@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from dew.failure import StatedFailure
 from dew.nn.backbones.causal_transformer import CausalTransformer
 from dew.nn.sharding import unboxed
 from dew.objectives.base import Step
@@ -173,7 +174,7 @@ def test_prompts_of_unequal_length_are_followed_by_their_responses_at_once():
     [([1.0], "1 values for 2 responses"), ([1.0, float("inf")], "response 1 .* is inf")],
 )
 def test_rewards_that_are_no_numbers_are_refused(values, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(StatedFailure, match=message):
         scored(lambda prompts, texts: values, ["p", "q"], ["a", "b"])
 
 

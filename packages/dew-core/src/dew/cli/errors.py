@@ -10,6 +10,8 @@ import signal
 import sys
 import traceback
 
+from dew.failure import StatedFailure
+
 SUCCESS = 0
 FAILURE = 1
 MISTAKE = 2
@@ -43,21 +45,19 @@ def has_trained(error: BaseException) -> bool:
 def report(error: Exception) -> int:
     """Print `error` to standard error and return the exit status.
 
-    A mistake is one message. Anything else comes with its traceback, and so does a mistake under
-    `DEW_TRACEBACK=1`.
+    A mistake and a failure that states all there is to say are one message. Anything else comes with its
+    traceback, and so do they under `DEW_TRACEBACK=1`.
     """
     stopped = stopped_by(error)
     if stopped is not None:
         print(f"dew: {error}", file=sys.stderr)
         return 128 + stopped
     mistake = is_mistake(error)
-    if could_not_save(error) and os.environ.get(TRACEBACK, "") in ("", "0"):
+    stated = mistake or isinstance(error, StatedFailure)
+    if stated and os.environ.get(TRACEBACK, "") in ("", "0"):
         print(f"dew: {message(error)}", file=sys.stderr)
-        return FAILURE
-    if not mistake or os.environ.get(TRACEBACK, "") not in ("", "0"):
-        traceback.print_exception(error)
     else:
-        print(f"dew: {message(error)}", file=sys.stderr)
+        traceback.print_exception(error)
     return MISTAKE if mistake else FAILURE
 
 
@@ -74,9 +74,3 @@ def stopped_by(error: Exception) -> int | None:
     if module is None or not isinstance(error, module.Preempted):
         return None
     return int(vars(error)["signal"])
-
-
-def could_not_save(error: Exception) -> bool:
-    """Whether a checkpoint could not be written; the message says all there is to say."""
-    module = sys.modules.get("dew.training.checkpoints")
-    return module is not None and isinstance(error, module.CheckpointError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dew.data.config import Loading, Ramp
@@ -98,6 +98,8 @@ class Dataset:
         batch: records in a global batch.
         ramp: how the batch grows to `batch` over the first records, or None. What `train` opens grows it.
         description: what became of the source, a line each: how much there is and what was left out.
+        kinds: by split, `train` and `val`, the kinds of targets in its records, as whose words the tokens of
+            a conversation are. A split that is not named is not known.
 
     Raises:
         ValueError: a batch below 1, a negative record count, or a ramp that does not end at `batch`.
@@ -109,6 +111,7 @@ class Dataset:
     batch: int
     ramp: Ramp | None = None
     description: tuple[str, ...] = ()
+    kinds: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def __post_init__(self) -> None:
         if self.batch < 1:

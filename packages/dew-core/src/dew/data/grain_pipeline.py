@@ -77,6 +77,10 @@ class OpenRecords:
             fingerprint={**self.fingerprint, **told},
         )
 
+    def example(self) -> Any:
+        """The first record, or None where it is filtered out."""
+        return self.records[0]
+
     def ramped(self, ramp: Ramp) -> OpenRecords:
         """The same records in batches that grow as `ramp` says."""
         ramp.check(self.batch)

@@ -139,7 +139,7 @@ class DataMixture(DatasetSpec):
             },
         )
         told = tuple(f"part {index}, {line}" for index, part in enumerate(parts) for line in part.description)
-        return dataclasses.replace(opened, description=told)
+        return dataclasses.replace(opened, description=told, kinds=_kinds(parts))
 
     @property
     def _weights(self) -> list[float]:
@@ -167,6 +167,17 @@ def _require_alike(parts: list[Records]) -> None:
                 f"data.parts[{index}] has records of {described} and data.parts[0] of {first}; mix datasets "
                 "of the same fields"
             )
+
+
+def _kinds(parts: list[Records]) -> dict[str, frozenset[str]]:
+    """The kinds of targets in any part, of the splits that are known of every part that has them."""
+    training = {"train": [part.kinds.get("train") for part in parts]}
+    held = {"val": [part.kinds.get("val") for part in parts if part.validation is not None]}
+    return {
+        split: frozenset[str]().union(*(each for each in found if each is not None))
+        for split, found in {**training, **held}.items()
+        if found and None not in found
+    }
 
 
 def _described(part: Records) -> str:

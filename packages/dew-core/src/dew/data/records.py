@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dew.data.config import Loading
@@ -22,12 +22,14 @@ class Records:
         validation: the validation records in order, or None.
         identity: names and JSON values that tell this data from other data.
         description: what became of the source, a line each, as `Dataset.description`.
+        kinds: the kinds of targets in each split, as `Dataset.kinds`.
     """
 
     train: grain.MapDataset[Any]
     validation: grain.MapDataset[Any] | None
     identity: Mapping[str, object]
     description: tuple[str, ...] = ()
+    kinds: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def dataset(self, *, batch: int, loading: Loading) -> Dataset:
         """These records in batches; see `Dataset.from_grain`."""
@@ -38,4 +40,4 @@ class Records:
             loading=loading,
             fingerprint=self.identity,
         )
-        return replace(opened, description=self.description)
+        return replace(opened, description=self.description, kinds=self.kinds)

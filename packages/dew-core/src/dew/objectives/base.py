@@ -20,6 +20,7 @@ from jax.tree_util import Partial
 from typing_extensions import TypeVar
 
 from dew.artifacts import Artifacts
+from dew.failure import NothingCounted
 from dew.objectives.trees import FROZEN as FROZEN
 from dew.objectives.trees import Path as Path
 from dew.objectives.trees import PathFilter as PathFilter
@@ -180,6 +181,15 @@ class Objective(ABC, Generic[Loss, Effects]):
 
     inputs: InputSpec
     """Per-example shapes and dtypes the parameter tree is initialised from."""
+
+    @property
+    def batch_fields(self) -> tuple[str, ...]:
+        """The fields that every batch of the data must have; data without one is refused before the run.
+
+        The default names the sample of `inputs`.
+        """
+        spec: InputSpec | None = getattr(self, "inputs", None)
+        return () if spec is None else (spec.sample.key,)
 
     @property
     def reports_logits(self) -> bool:
@@ -348,9 +358,12 @@ def mean_of_totals(accumulated: tuple[float, float]) -> float:
     """Divide a summed total by its summed count.
 
     Raises:
-        ValueError: the pass counted nothing, so it has no mean.
+        NothingCounted: the pass counted nothing, so it has no mean.
     """
     total, count = accumulated
     if count <= 0:
-        raise ValueError(f"the pass counted {count} targets; a mean needs at least one")
+        raise NothingCounted(
+            f"the pass counted {count:g} targets, and a mean needs at least one; see which targets the "
+            "objective counts (a role, a mask, padding) and whether the validation data holds them"
+        )
     return total / count

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dew.failure import StatedFailure
 
-class CheckpointError(RuntimeError):
+
+class CheckpointError(StatedFailure, RuntimeError):
     """A checkpoint could not be written; training must not go on as if it had been."""
 
 
-class DamagedCheckpoint(ValueError):
+class DamagedCheckpoint(StatedFailure, ValueError):
     """A complete checkpoint whose files cannot be read."""

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from dew.artifacts import Artifacts
 from dew.data.dataset import BatchIterator
+from dew.failure import NothingCounted
 from dew.objectives.base import Batch, Metric, Objective, Step
 from dew.training.artifact_trees import disassemble, host_artifacts
 from dew.training.companion import read_on
@@ -44,7 +45,7 @@ class Evaluator:
             source: a finite pass; borrowed.
 
         Raises:
-            ValueError: the pass has no batch.
+            NothingCounted: the pass has no batch.
             TypeError: a metric finds no artifact of the type it reads.
         """
         state = read_on(self._mesh, state)
@@ -62,7 +63,7 @@ class Evaluator:
             if not self._metrics:
                 break
         if first is None:
-            raise ValueError("the validation pass has no batch; give it data, or leave eval_every None")
+            raise NothingCounted("the validation pass has no batch; give it data, or leave eval_every None")
         values = {
             metric.name: float(metric.finalize(held))
             for metric, held in zip(self._metrics, gathered, strict=True)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from dew.data.dataset import DataPartition, Dataset
+from dew.failure import DataEnded
 from dew.objectives.base import Batch, Metric, Objective
 from dew.telemetry.account import COMPILE, EVALUATION, PROFILE, RESTORE, SAVE, TimeAccount
 from dew.training import pool, preemption
 from dew.training.agreement import BatchAgreement, agree
+from dew.training.batch_fields import counted_units
 from dew.training.cleanup import Cleanup
 from dew.training.companion import CompanionStep, read_on
 from dew.training.compiled import CompiledStep
+from dew.training.counted import CountedTargets
 from dew.training.distributed import maximum_across_processes, shard_batch
 from dew.training.evaluation import Evaluator
 from dew.training.microbatch import attempt_step
@@ -151,6 +154,7 @@ class _Loop:
         self._share = share
         self._performance = performance
         self._profiler = Profiler(trainer.profile, lambda: performance.apart(PROFILE))
+        self._counted = CountedTargets(state, accumulation=trainer.accumulation)
         self._rejections = Rejections(dynamic_scale=trainer.dynamic_scale)
         self._evaluator = Evaluator(trainer.objective, plan.metrics, trainer.mesh)
         self._saver = Saver(trainer.checkpoints, self.tracker, share, plan.metrics)
@@ -167,8 +171,8 @@ class _Loop:
         The run has not started before: a position that belongs to other data leaves no trace of an attempt.
 
         Raises:
-            ValueError: the data cannot be continued from `position`, or reports none where it must.
-            RuntimeError: the data has no batch.
+            ValueError: data that cannot go on from `position`, reports none, or lacks a field.
+            DataEnded: the data has no batch.
         """
         cleanup.add("waiting for the pending checkpoint", self._saver.wait)
         source = self._data.train(self._share)
@@ -182,8 +186,11 @@ class _Loop:
                 "could be resumed; give the source get_state and set_state (or build it over a "
                 f"grain.MapDataset), or leave {name} None and train it in one go"
             )
-        objective, shares = self._trainer.objective, self._share.count
-        self._source = CountedSource(source, lambda batch: shares * objective.count_units(batch))
+        trainer, shares = self._trainer, self._share.count
+        reads = trainer.rollout is None and not trainer.custom
+        self._source = CountedSource(
+            source, lambda batch: shares * counted_units(trainer.objective, batch, check=reads)
+        )
         self._batches = DevicePrefetchIterator(self._source, self._trainer.mesh, source_state=position)
         cleanup.add("closing the training data", self._batches.close)
         cleanup.add("writing the profile", self._profiler.stop)
@@ -291,11 +298,17 @@ class _Loop:
         raise preemption.Preempted(asked, self.step, saved=self._saver.keeps)
 
     def close(self) -> None:
-        """Close the training data, evaluate and save the final state."""
+        """Close the training data, evaluate and save the final state.
+
+        Raises:
+            NothingCounted: no step of the run counted a target.
+        """
         self._rejections.drain()
         self._profiler.stop()
         position = self._batches.source_state
         self._batches.close()
+        if not self._trainer.custom:  # whose step owns the clocks that this reads
+            self._counted.check(self.state)
         if self._plan.eval_every is not None:
             self._evaluate(position)
         with self._performance.apart(SAVE):
@@ -308,7 +321,7 @@ class _Loop:
                 self._wait_for_data()
                 batch = next(self._batches)
         except StopIteration:
-            raise RuntimeError(
+            raise DataEnded(
                 f"the training data ended after step {self.step} of {self._plan.steps}; repeat it, or train "
                 "for fewer steps"
             ) from None
@@ -339,6 +352,8 @@ class _Loop:
         values = {f"train/{name}": float(value) for name, value in metrics.items()}
         if loss == loss or not finite:  # NaN with finite statistics: nothing had support, so there is no loss
             values["train/loss"] = float(loss)
+        elif not self._trainer.custom:
+            self._counted.tell(self.step)
         if attempted > accepted and not self._trainer.custom:
             values["train/rejected"] = float(attempted - accepted)
         if factor is not None:

@@ -17,6 +17,7 @@ from dew.telemetry import open_tracker
 from dew.telemetry.account import TimeAccount, claimed_start
 from dew.telemetry.profile import trace_folder
 from dew.training import pool, preemption
+from dew.training.batch_fields import require_fields_of
 from dew.training.checkpoints import Checkpoints
 from dew.training.distributed import agree_process_phase, check_rows
 from dew.training.optim.build import READS_AXES, build_optimizer
@@ -156,6 +157,8 @@ def _launched(
 ) -> TrainState:
     dataset = with_ramp(config, dataset)
     plan = plan_run(config, dataset)
+    if rollout is None:
+        require_fields_of(objective, dataset)
     optimizer = optimizer_of(config, objective, updates=plan.updates)
     trainer_config = config.trainer
     directory = run_directory(trainer_config.checkpoint_dir, name)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 import jax
 
+from dew.failure import StatedFailure
 from dew.training import board, preemption
 
 BEAT_S = 0.5
@@ -29,7 +30,7 @@ GRACE_S = 5.0
 """Seconds a process has to end by itself once the pool is lost."""
 
 
-class PoolFailure(RuntimeError):
+class PoolFailure(StatedFailure, RuntimeError):
     """Another process of the pool failed; the message names which one and how."""
 
 

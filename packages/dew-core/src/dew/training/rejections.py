@@ -6,6 +6,8 @@ from collections import deque
 
 import jax
 
+from dew.failure import StatedFailure
+
 LIMIT = 20
 """Consecutive rejections after which a run stops."""
 
@@ -13,7 +15,7 @@ LAG = 2
 """Steps whose outcome is left on the device, so that reading it never holds back the next dispatch."""
 
 
-class RejectedSteps(RuntimeError):
+class RejectedSteps(StatedFailure, RuntimeError):
     """Every one of the last attempts had a gradient or a loss that is not finite."""
 
 

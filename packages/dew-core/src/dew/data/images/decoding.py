@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt8
 
+from dew.failure import StatedFailure
+
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
@@ -28,7 +30,7 @@ PLAIN = ("1", "L", "P", "RGB", "CMYK", "YCbCr", *TRANSPARENT, *SIXTEEN_BITS)
 """Pillow's modes that have one meaning as grey or RGB bytes."""
 
 
-class UnusableImage(ValueError):
+class UnusableImage(StatedFailure, ValueError):
     """A file that cannot be trained on. The message says why, without the file's name."""
 
 

@@ -12,11 +12,16 @@ from typing import Self
 import jax
 import numpy as np
 
+from dew.failure import StatedFailure
 from dew.telemetry.png import encode_png
 
 WORD = re.compile(r"[^\w.-]+")
 LONGEST = 40
 """Characters of a caption in a file's name."""
+
+
+class DivergedImage(StatedFailure, FloatingPointError):
+    """An image whose trajectory left the numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +46,12 @@ class Images:
         """`[rows, H, W, C]` bytes: `round((x + 1) 127.5)`, clipped; 0 is 128.
 
         Raises:
-            FloatingPointError: an image that is not finite.
+            DivergedImage: an image that is not finite.
         """
         values = np.asarray(self.host().images, np.float64)
         broken = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
         if broken.size:
-            raise FloatingPointError(
+            raise DivergedImage(
                 f"image {broken[0]} of {self.rows} is not finite; its trajectory diverged, so use more steps "
                 "or less guidance"
             )
@@ -59,7 +64,7 @@ class Images:
 
         Raises:
             OSError: the folder cannot be made or written to.
-            FloatingPointError: an image that is not finite.
+            DivergedImage: an image that is not finite.
             ValueError: images that are no picture, as latents of many channels.
         """
         return tuple(self.written(directory))

@@ -141,7 +141,7 @@ def answer_records(
             texts = _Texts(store, split, vocab_size)
             rows[split] = PairRows(texts, kept, width) if pairs else PromptRows(texts, kept, width)
     identity = _identity(store, width, seed)
-    return split_records(rows, seed=seed, most=None, identity=identity, description=tuple(told))
+    return split_records(rows, seed=seed, most=None, identity=identity, description=tuple(told), kinds={})
 
 
 def _identity(store: ChatStore, width: int, seed: int) -> Mapping[str, object]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from dew.data.chat.roles import Role
 from dew.data.chat.store import ChatCounts, ChatStore
 from dew.data.records import Records
 from dew.data.tokens.packed import PackedRows
@@ -43,11 +44,13 @@ def chat_records(
     """
     plans: dict[str, PackingPlan] = {}
     told: list[str] = []
+    kinds: dict[str, frozenset[str]] = {}
     for split, counts in store.counts.items():
         if split == "val" and not counts.conversations:
             told.append(held_out_none(store))
             continue
-        kept, lengths, long = fitting(store, split, seq_len, too_long)
+        kept, lengths, long, speakers = fitting(store, split, seq_len, too_long)
+        kinds[split] = frozenset(role.name.lower() for role, count in speakers.items() if count)
         short = counts.texts - len(kept) - (0 if too_long == "cut" else long)
         plan = PackingPlan.placing(kept, lengths, seq_len=seq_len)
         fate = {"leave_out": "left out", "cut": f"cut after {seq_len + 1}", "refuse": ""}[too_long]
@@ -55,7 +58,8 @@ def chat_records(
             f"{split}: {counts.conversations} conversations in {counts.texts} texts, {len(plan)} rows; "
             f"{long} of more than {seq_len + 1} ids {fate}".rstrip()
             + f"; {short} of fewer than 2 left out"
-            + f"; {counts.split} taken apart; {counts.silent} in which the assistant says nothing"
+            + f"; {counts.split} taken apart; texts with targets of the "
+            + ", ".join(f"{role.name.lower()}: {count}" for role, count in speakers.items())
         )
         if split == "train" and not len(plan):
             raise ValueError(_nothing_fits(store, seq_len, long, counts))
@@ -75,6 +79,7 @@ def chat_records(
             "packing": plans["train"].digest(),
         },
         description=tuple(told),
+        kinds=kinds,
     )
 
 
@@ -100,8 +105,8 @@ def _nothing_fits(store: ChatStore, seq_len: int, long: int, counts: ChatCounts)
 
 def fitting(
     store: ChatStore, split: str, seq_len: int, too_long: TooLong
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """First id and length of the texts that are kept, and the number of those that are too long.
+) -> tuple[np.ndarray, np.ndarray, int, dict[Role, int]]:
+    """First id and length of the texts that are kept, the too long, and those with targets of each role.
 
     Raises:
         ValueError: one is, and `too_long` is `refuse`.
@@ -116,7 +121,10 @@ def fitting(
             "long); raise data.seq_len, or set data.too_long to leave_out or cut"
         )
     kept = lengths > 1 if too_long == "cut" else (lengths > 1) & ~long
-    return starts[kept], np.minimum(lengths[kept], seq_len + 1), int(long.sum())
+    shown = np.minimum(lengths[kept], seq_len + 1)
+    spoken = (store.first_targets(split)[kept] < shown[:, None]).sum(0)
+    speakers = {role: int(spoken[role]) for role in Role if role != Role.TEMPLATE}
+    return starts[kept], shown, int(long.sum()), speakers
 
 
 def _rows(store: ChatStore, split: str, plan: PackingPlan, seq_len: int, vocab_size: int) -> PackedRows:

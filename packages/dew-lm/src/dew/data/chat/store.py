@@ -1,8 +1,9 @@
 """Rendered conversations in Dew's cache: ids, a role for each, and where every text begins.
 
 `train.bin` and `meta.json` are those of a token corpus (`dew.data.tokens.store`). Beside them stand
-`train.roles`, a byte for each id, `train.bounds`, little-endian int64 [texts + 1], and `chat.json` with the
-counts and a digest of the roles.
+`train.roles`, a byte for each id, `train.bounds`, little-endian int64 [texts + 1], `train.targets`,
+little-endian int32 [texts, roles], where in a text the first target of each role stands, and `chat.json` with
+the counts and a digest of the roles.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dew.data.chat.choose import chat_template, special_tokens
 from dew.data.chat.conversation import conversation, read_list
@@ -33,11 +35,13 @@ from dew.data.tokens.files import file_identity
 from dew.data.tokens.source import Int64s
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
-RECIPE = 2
-"""Rises when the same conversations come to other ids or roles."""
+RECIPE = 3
+"""Rises when the same conversations come to other files."""
 SHEET = "chat.json"
 AT_ONCE = 256
 """Texts that are encoded together."""
+NO_TARGET = np.iinfo(np.int32).max
+"""Stands for the place of a target that a text does not have."""
 TOOLS = "tools"
 """The column of the functions the assistant may call."""
 
@@ -50,13 +54,11 @@ class ChatCounts:
         conversations: records that were read.
         texts: they are rendered to.
         split: conversations taken apart because the template rewrites earlier turns.
-        silent: texts in which the assistant says nothing.
     """
 
     conversations: int = 0
     texts: int = 0
     split: int = 0
-    silent: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +154,6 @@ class RecordSource(ABC):
             counts.conversations += 1
             counts.texts += len(found)
             counts.split += len(found) > 1
-            counts.silent += sum(not (text.roles == Role.ASSISTANT).any() for text in found)
             yield from found
 
     def _records(self, split: str) -> Iterator[tuple[str, Record]]:
@@ -230,6 +231,11 @@ class ChatStore:
         """[texts + 1], where each begins, and the end of the last."""
         return np.fromfile(self.directory / f"{split}.bounds", "<i8").astype(np.int64)
 
+    def first_targets(self, split: str) -> npt.NDArray[np.int32]:
+        """[texts, roles], where in each text a role's first target stands; `NO_TARGET` where it has none."""
+        found = np.fromfile(self.directory / f"{split}.targets", "<i4").astype(np.int32)
+        return found.reshape(-1, len(Role))
+
 
 def rendered(source: RecordSource) -> ChatStore:
     """The conversations as ids and roles, from the cache or rendered now.
@@ -258,12 +264,16 @@ def _build(draft: Path, source: RecordSource) -> None:
     ) as writer:
         for split in source.splits:
             bounds = [0]
-            with (draft / f"{split}.roles").open("wb") as roles:
+            with (
+                (draft / f"{split}.roles").open("wb") as roles,
+                (draft / f"{split}.targets").open("wb") as firsts,
+            ):
                 for group in batched(source.texts(split, counts[split]), AT_ONCE):
                     for row in encoder.rows(group):
                         writer.append(split, row.ids.astype(np.uint32))
                         roles.write(row.roles.tobytes())
                         digest.update(row.roles.tobytes())
+                        firsts.write(_first_targets(row.roles).tobytes())
                         bounds.append(bounds[-1] + len(row.ids))
             np.asarray(bounds, "<i8").tofile(draft / f"{split}.bounds")
         sheet = {
@@ -272,3 +282,9 @@ def _build(draft: Path, source: RecordSource) -> None:
         }
         (draft / SHEET).write_text(json.dumps(sheet, indent=2) + "\n")
         writer.finish()
+
+
+def _first_targets(roles: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+    """[roles], where the first target of each stands; the first id of a text is no target."""
+    found = [np.flatnonzero(roles[1:] == role)[:1] + 1 for role in Role]
+    return np.asarray([int(place[0]) if len(place) else NO_TARGET for place in found], "<i4")

@@ -11,7 +11,7 @@ from dew.data.records import Records
 from dew.data.tokens.corpus import TokenCorpus
 from dew.data.tokens.packing import PackingPlan, occurs
 from dew.data.tokens.source import TokenSource, place_of, require_vocabulary
-from dew.data.tokens.windows import conversational, split_records
+from dew.data.tokens.windows import conversational, kinds_of, split_records
 
 PADDING = 0
 """The segment of the slots behind a row's last document, and the id and position that stand there."""
@@ -120,6 +120,7 @@ def packed_records(
             **said,
         },
         description=tuple(f"{split}: {plan.counts}" for split, plan in plans.items()),
+        kinds=kinds_of(rows, role),
     )
 
 

@@ -9,9 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dew.data.tokens.store import ID_DTYPES, IdDtype, checked_width
+from dew.failure import StatedFailure
 
 type Ids = npt.NDArray[np.unsignedinteger[Any]]
 type Int64s = npt.NDArray[np.int64]
+
+
+class ForeignIds(StatedFailure, ValueError):
+    """Ids that the run's tokenizer does not have."""
 
 
 class TokenSource(Protocol):
@@ -101,10 +106,10 @@ def require_vocabulary(
         place: which row of it they make, for the message.
 
     Raises:
-        ValueError: one is `vocab_size` or more.
+        ForeignIds: one is `vocab_size` or more.
     """
     if vocab_size is not None and int(ids.max()) >= vocab_size:
-        raise ValueError(
+        raise ForeignIds(
             f"{source} holds the id {int(ids.max())} in {place}, and the run's tokenizer has ids 0 to "
             f"{vocab_size - 1}; name the tokenizer that wrote the ids, and check data.dtype"
         )

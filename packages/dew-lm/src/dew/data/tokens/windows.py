@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import grain
 import numpy as np
 import numpy.typing as npt
 
+from dew.data.chat.roles import Role
 from dew.data.records import Records
 from dew.data.tokens.source import TokenSource, Windows, place_of
 
@@ -51,6 +52,7 @@ def window_records(
         most=val_windows,
         identity={**identity, "seq_len": seq_len, "seed": seed, **said},
         description=told,
+        kinds=kinds_of(rows, role),
     )
 
 
@@ -61,6 +63,7 @@ def split_records(
     most: int | None,
     identity: Mapping[str, object],
     description: tuple[str, ...],
+    kinds: Mapping[str, frozenset[str]],
 ) -> Records:
     """The rows of `train` shuffled, new each epoch, and those of `val`, where there are any, in order.
 
@@ -70,12 +73,14 @@ def split_records(
         most: at most this many validation rows, spread evenly over all; None takes all.
         identity: what a resumed run compares.
         description: what became of the source.
+        kinds: of targets in each split, as `Dataset.kinds`.
     """
     return Records(
         train=grain.MapDataset.source(rows["train"]).seed(seed).shuffle(),
         validation=grain.MapDataset.source(spread(rows["val"], most)) if "val" in rows else None,
         identity=identity,
         description=description,
+        kinds=kinds,
     )
 
 
@@ -111,6 +116,11 @@ class _Chosen:
 
     def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int32]]:
         return self._rows[int(self._indices[index])]
+
+
+def kinds_of(splits: Iterable[str], role: int | None) -> dict[str, frozenset[str]]:
+    """`Dataset.kinds` of splits whose every token is `role`'s; None says nothing of them."""
+    return {} if role is None else {split: frozenset({Role(role).name.lower()}) for split in splits}
 
 
 def spread(rows: RowSource, count: int | None) -> RowSource:

@@ -15,6 +15,7 @@ from dew.data.mixture import DataMixture
 from dew.data.text.config import TextFiles
 from dew.data.tokens.config import TokenWindows
 from dew.objectives.lm.model_sizes import with_sizes
+from dew.objectives.lm.role_targets import refuse_other_roles
 from dew.sampling.text.config import Sampling
 from dew.training.optim.config import Cosine
 
@@ -93,7 +94,7 @@ class LMRunConfig(RunConfig):
 
     Raises:
         ValueError: a value that is not supported yet, a negative number of sample tokens, or a `loss_role`
-            for data that does not say whose its tokens are.
+            for data that does not say whose its tokens are, or says that they are all another's.
     """
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig("causal_transformer"))
@@ -125,12 +126,8 @@ class LMRunConfig(RunConfig):
         refuse_unbuilt(self, UNBUILT)
         if self.sample_tokens < 0:
             raise ValueError(f"sample_tokens={self.sample_tokens} must be 0 or more; 0 shows no text")
-        if self.loss_role is not None and not all(map(_says_roles, _parts(self.data))):
-            raise ValueError(
-                f"loss_role={self.loss_role!r} needs data that says whose each token is: "
-                "data:chat-messages, or "
-                "token data with data.role; leave it out to train on everything"
-            )
+        if self.loss_role is not None:
+            refuse_other_roles(self.loss_role, _parts(self.data))
 
     @classmethod
     def starting_point(cls) -> Self:
@@ -244,7 +241,11 @@ class LMRunConfig(RunConfig):
         from dew.objectives.lm.ends import with_ends
 
         seq_len = self._seq_len()
-        model = self.model if self.pretrained is None else self._published(self.pretrained)
+        model, source, started = self.model, self.pretrained, "vocab_size" in self.model.config
+        if source is not None:
+            from dew.objectives.lm.published import with_published
+
+            model, source = with_published(model, source, start=type(self).starting_point().model)
         model = with_sizes(
             model,
             tokenizer,
@@ -253,11 +254,6 @@ class LMRunConfig(RunConfig):
             needs=f"data.seq_len={seq_len}",
             published=self.pretrained,
         )
-        source, started = self.pretrained, "vocab_size" in self.model.config
-        if source is not None and not started:
-            from dew.objectives.lm.published import pinned
-
-            source = pinned(source)
         sampling = with_ends(
             self.sampling,
             tokenizer,
@@ -277,25 +273,6 @@ class LMRunConfig(RunConfig):
         from dew.objectives.lm.published import parted
 
         return {} if self.pretrained is None else source_controls(located(*parted(self.pretrained)))
-
-    def _published(self, source: str) -> ModelConfig:
-        """The published model; a record that has its fields already is taken as it stands."""
-        from dew.objectives.lm.published import LENGTH, published_fields
-
-        own = self.model.config
-        if "vocab_size" in own:
-            return self.model
-        if own == type(self).starting_point().model.config:
-            own = {}
-        more = sorted(own.keys() - {LENGTH})
-        if more:
-            raise ValueError(
-                f"model.config names {', '.join(more)}, and pretrained={source} decides the architecture; "
-                f"leave everything but {LENGTH} out of model.config"
-            )
-        return dataclasses.replace(
-            self.model, architecture="causal_transformer", config={**published_fields(source), **own}
-        )
 
     def _seq_len(self) -> int:
         if isinstance(self.data, DataMixture):
@@ -335,7 +312,3 @@ class LMRunConfig(RunConfig):
 
 def _parts(data: object) -> list[object]:
     return [part.data for part in data.parts] if isinstance(data, DataMixture) else [data]
-
-
-def _says_roles(data: object) -> bool:
-    return isinstance(data, ChatMessages) or getattr(data, "role", None) is not None

@@ -181,6 +181,11 @@ class Distillation(Objective[Any, Any]):
         )
         return self.student.pipeline(own, ema=ema)
 
+    @property
+    def batch_fields(self) -> tuple[str, ...]:
+        """The student's."""
+        return self.student.batch_fields
+
     def count_units(self, batch: Batch) -> int:
         """The student's count."""
         return self.student.count_units(batch)

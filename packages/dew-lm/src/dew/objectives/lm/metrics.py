@@ -39,7 +39,7 @@ class Perplexity:
         """The perplexity; infinite where its logarithm is beyond a float's range.
 
         Raises:
-            ValueError: the pass counted no target.
+            NothingCounted: the pass counted no target.
         """
         nats = mean_of_totals(accumulated)
         try:

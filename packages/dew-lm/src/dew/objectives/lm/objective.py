@@ -174,6 +174,11 @@ class LMObjective(TokenScorer):
             self.ema = EMASpec(optax.constant_schedule(ema_decay), under("params"))
 
     @property
+    def batch_fields(self) -> tuple[str, ...]:
+        """`text`, and with `loss_role` whose each token is."""
+        return (TEXT_KEY,) if self.loss_role is None else (TEXT_KEY, ROLES_KEY)
+
+    @property
     def reports_logits(self) -> bool:
         """Whether `qk_stats` was asked for."""
         return self.qk_stats

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dew.config.record import encode
 
 if TYPE_CHECKING:
+    from dew.config import ModelConfig
     from dew.nn.backbones.causal_transformer import CausalTransformer
     from dew.objectives.base import Variables
 
@@ -53,6 +54,36 @@ def published_fields(source: str) -> dict[str, Any]:
         for field in dataclasses.fields(model)
         if field.name not in NUMERICS and getattr(model, field.name) != _default(field)
     }
+
+
+def with_published(model: ModelConfig, source: str, *, start: ModelConfig) -> tuple[ModelConfig, str]:
+    """`model` with all fields of the decoder published at `source`, and `source` as a record keeps it.
+
+    A record has those fields already, and both are taken as they stand.
+
+    Args:
+        model: of the run; it may choose the published model's longest row.
+        source: a folder or a repository.
+        start: what the command line starts from, which is nobody's choice.
+
+    Raises:
+        FileNotFoundError: no such folder or repository.
+        ValueError: `model` names other fields of the architecture.
+    """
+    own = model.config
+    if "vocab_size" in own:
+        return model, source
+    if own == start.config:
+        own = {}
+    more = sorted(own.keys() - {LENGTH})
+    if more:
+        raise ValueError(
+            f"model.config names {', '.join(more)}, and pretrained={source} decides the architecture; "
+            f"leave everything but {LENGTH} out of model.config"
+        )
+    fields = {**published_fields(source), **own}
+    described = dataclasses.replace(model, architecture="causal_transformer", config=fields)
+    return described, pinned(source)
 
 
 def published_variables(source: str, model: CausalTransformer) -> Variables:

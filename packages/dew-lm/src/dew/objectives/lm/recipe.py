@@ -8,6 +8,7 @@ from dew.config.names import run_directory
 from dew.data.text import load_tokenizer
 from dew.objectives.lm.config import LMRunConfig
 from dew.objectives.lm.metrics import perplexity
+from dew.objectives.lm.role_targets import refuse_missing_role
 from dew.training.launch import say
 from dew.training.runs import has_checkpoint
 from dew.training.runtime import prepare_process
@@ -32,6 +33,9 @@ def train(config: LMRunConfig) -> TrainState:
     config = config.resolved(tokenizer)
     objective = (config.rebuilt().opened(directory) if started else config).build()
     dataset = config.data.load(batch=config.trainer.batch_size, tokenize=tokenizer)
+    if config.loss_role is not None:
+        evaluates = config.trainer.eval_every is not None and dataset.val is not None
+        refuse_missing_role(config.loss_role, dataset.kinds, evaluates=evaluates)
     for line in dataset.description:
         say(line)
     return config.train(

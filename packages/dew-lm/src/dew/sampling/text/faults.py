@@ -6,7 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dew.failure import StatedFailure
 from dew.sampling.decoding.filters import drawable
+
+
+class UndefinedDistribution(StatedFailure, FloatingPointError):
+    """A row of a generation that nothing can be drawn from."""
+
 
 SOUND, MODEL_UNDEFINED, CHAIN_UNDEFINED, EXHAUSTED = 0, 1, 2, 3
 
@@ -34,10 +40,10 @@ def refuse_undefined(faults: jax.Array | np.ndarray, steps: jax.Array | np.ndarr
         steps: `[rows]`, the tokens each row had then.
 
     Raises:
-        FloatingPointError: naming the first such row.
+        UndefinedDistribution: naming the first such row.
     """
     faults = np.asarray(faults)
     if not faults.any():
         return
     row = int(np.flatnonzero(faults)[0])
-    raise FloatingPointError(f"row {row} {CAUSES[int(faults[row])].format(step=int(steps[row]))}")
+    raise UndefinedDistribution(f"row {row} {CAUSES[int(faults[row])].format(step=int(steps[row]))}")

@@ -135,6 +135,11 @@ class DPOObjective(LMObjective):
         """Refused: a pair's loss is no sum over tokens."""
         raise TypeError("DPOObjective scores pairs, so it has no predict; use token_scores for its policy")
 
+    @property
+    def batch_fields(self) -> tuple[str, ...]:
+        """Both responses, and masks of their targets."""
+        return (CHOSEN_KEY, CHOSEN_MASK_KEY, REJECTED_KEY, REJECTED_MASK_KEY)
+
     def count_units(self, batch: Batch) -> int:
         """The pairs of a batch."""
         return int(batch[CHOSEN_KEY].shape[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast, runtime_checkable
 
 from dew.config import DataSpec, ModelConfig, OptimConfig, RunConfig, TrainerConfig
 from dew.data.preferences.config import SumPairs
@@ -20,18 +20,10 @@ if TYPE_CHECKING:
     from dew.objectives.base import Variables
     from dew.objectives.rl.dpo import DPOObjective
 
-NEWLINE = 10
-"""Ends a response of the byte-level preset."""
-
 
 @runtime_checkable
-class Comparisons(Protocol):
-    """A dataset specification of pairs."""
-
-    @property
-    def seq_len(self) -> int:
-        """Predictions a row."""
-        ...
+class Formed(Protocol):
+    """A dataset specification of pairs whose responses have a form that a start can teach."""
 
     def form(self, count: int, *, seed: int) -> list[tuple[str, str]]:
         """`count` prompts with responses, the end included, that have the form alone."""
@@ -48,11 +40,16 @@ class DPORunConfig(RunConfig):
         loss: the law over a pair's log ratios: `sigmoid` is DPO's own, `hinge` stops at a margin, `ipo`
             aims at one.
         beta: strength of the pull towards the reference.
+        pretrained: start from the decoder published in this folder, or in this repository of the Hugging Face
+            Hub, `owner/name` or `owner/name@revision`, which the record keeps with its commit. It decides the
+            architecture, so that `model.config` may hold `max_seq_len` alone; name its tokenizer in
+            `tokenizer`.
         warm_start: supervised steps on responses of the right form and no content, before the reference is
-            frozen.
+            frozen; for data that has such a form, as `data:sum-pairs`, and weights that are drawn.
         sample_prompts: what validation samples continue, all of one length; none shows no text.
         sample_tokens: tokens drawn for a validation sample at most.
-        sampling: how they are drawn; also the policy that generation from this run starts with.
+        sampling: how they are drawn; also the policy that generation from this run starts with. Without
+            `eos_id` a row ends where the data's form, the published model or the tokenizer ends one.
 
     Raises:
         ValueError: another objective's name, or a number out of its range.
@@ -64,10 +61,11 @@ class DPORunConfig(RunConfig):
     tokenizer: str = "byte"
     loss: PreferenceName = "sigmoid"
     beta: float = 0.1
+    pretrained: str | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
     sample_prompts: tuple[str, ...] = ()
     sample_tokens: int = 16
-    sampling: Sampling = field(default_factory=lambda: Sampling(eos_id=NEWLINE))
+    sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +101,7 @@ class DPORunConfig(RunConfig):
             ),
             sample_prompts=("12+34=", "58+27=", "40+99=", "86+75="),
             sample_tokens=4,
-            sampling=Sampling(temperature=0, eos_id=NEWLINE),
+            sampling=Sampling(temperature=0),
         )
 
     @property
@@ -115,56 +113,118 @@ class DPORunConfig(RunConfig):
         """The objective this configuration describes.
 
         Args:
-            variables: the complete tree that policy and reference start from.
+            variables: the complete tree that policy and reference start from; None reads that of
+                `pretrained`, where there is one.
 
         Raises:
-            ValueError: sizes that do not fit the tokenizer, the data or the preview.
-            FileNotFoundError: the tokenizer.
+            ValueError: sizes that do not fit the tokenizer, the data or the preview; a published model that
+                is not the one described here.
+            FileNotFoundError: the tokenizer or the published model.
         """
         from dew.data.text import load_tokenizer
         from dew.objectives.rl.dpo import DPOObjective
 
         tokenizer = load_tokenizer(self.tokenizer)
-        model = self.resolved(tokenizer).model.build()
+        config = self.resolved(tokenizer)
+        model = config.model.build()
+        if variables is None and self.pretrained is not None:
+            from dew.objectives.lm.published import published_variables
+
+            variables = published_variables(self.pretrained, model)
         return DPOObjective(
             model,
-            self.comparisons().seq_len,
+            self._seq_len(),
             loss=self.loss,
             beta=self.beta,
-            samples=self._samples(tokenizer, model.max_seq_len),
+            samples=config._samples(tokenizer, model.max_seq_len),
             pretrained=variables,
         )
 
+    def rebuilt(self) -> Self:
+        """This configuration without `pretrained`, whose fields a resolved record has."""
+        return dataclasses.replace(self, pretrained=None)
+
     def resolved(self, tokenizer: Tokenizer) -> Self:
-        """This configuration with the vocabulary and the row length written into the model's fields.
+        """This configuration with what follows from its tokenizer, its data and the published model.
+
+        Those are the model's fields, the steps of the start and the ids that end a response.
 
         Raises:
-            ValueError: the model's own values do not fit the tokenizer or the data.
+            ValueError: the model's own values do not fit the tokenizer or the data, `pretrained` decides
+                them, or a start that has nothing to teach.
+            FileNotFoundError: the published model.
         """
-        seq_len = self.comparisons().seq_len
+        seq_len = self._seq_len()
         self.trainer.mesh.check_positions("data.seq_len", seq_len)
+        model, source = self.model, self.pretrained
+        if source is not None:
+            from dew.objectives.lm.published import with_published
+
+            model, source = with_published(model, source, start=type(self).starting_point().model)
         model = with_sizes(
-            self.model,
+            model,
             tokenizer,
             self.tokenizer,
             needed=seq_len,
             needs=f"data.seq_len={seq_len}",
             unset=seq_len + self.sample_tokens,
+            published=source,
         )
-        return dataclasses.replace(self, model=model)
+        sampling = self._ended(tokenizer, cast("int", model.config["vocab_size"]))
+        return dataclasses.replace(
+            self, model=model, pretrained=source, warm_start=self._started(), sampling=sampling
+        )
 
-    def comparisons(self) -> Comparisons:
-        """`data` as pairs.
+    def form(self) -> list[tuple[str, str]]:
+        """The prompts and responses that the start reads.
 
         Raises:
-            ValueError: it holds something else.
+            ValueError: data without a form.
         """
-        if not isinstance(self.data, Comparisons):
+        if not isinstance(self.data, Formed):
             raise ValueError(
-                f"data={type(self.data).__name__} holds no pairs; a preference run trains on data:sum-pairs "
-                "or a dataset with seq_len and form of its own"
+                f"warm_start.steps={self.warm_start.steps} teaches a form of responses, and "
+                f"data={type(self.data).__name__} has none (no method form); set --warm-start.steps 0"
             )
-        return self.data
+        return self.data.form(self.warm_start.rows, seed=self.trainer.seed)
+
+    def _started(self) -> WarmStart:
+        formed = isinstance(self.data, Formed)
+        start = self.warm_start.settled(teaches=formed and self.pretrained is None)
+        if start.steps and not formed:
+            self.form()
+        if start.steps and self.pretrained is not None:
+            raise ValueError(
+                f"warm_start.steps={start.steps} teaches drawn weights a form, and pretrained="
+                f"{self.pretrained} starts from trained ones; set --warm-start.steps 0"
+            )
+        return start
+
+    def _ended(self, tokenizer: Tokenizer, vocab_size: int) -> Sampling:
+        from dew.objectives.lm.ends import with_ends
+
+        if self.sampling.eos_ids:
+            return self.sampling
+        if isinstance(self.data, Formed):
+            _, response = self.data.form(1, seed=self.trainer.seed)[0]
+            return dataclasses.replace(self.sampling, eos_id=tokenizer.encode(response)[-1])
+        controls: dict[str, Any] = {}
+        if self.pretrained is not None and "vocab_size" not in self.model.config:
+            from dew.interop.pretrained import located
+            from dew.objectives.lm.kept import source_controls
+            from dew.objectives.lm.published import parted
+
+            controls = source_controls(located(*parted(self.pretrained)))
+        return with_ends(self.sampling, tokenizer, vocab_size=vocab_size, controls=controls, chats=())
+
+    def _seq_len(self) -> int:
+        length: object = getattr(self.data, "seq_len", None)
+        if not isinstance(length, int):
+            raise ValueError(
+                f"data={type(self.data).__name__} has no seq_len; a preference run trains on rows of pairs: "
+                "use data:preference-pairs or data:sum-pairs"
+            )
+        return length
 
     def _samples(self, tokenizer: Tokenizer, longest: int) -> Any:
         from dew.objectives.lm.samples import Samples
@@ -176,7 +236,7 @@ class DPORunConfig(RunConfig):
         if lengths[0] == 0 or len(lengths) > 1:
             raise ValueError(
                 f"sample_prompts={self.sample_prompts} make {', '.join(map(str, lengths))} tokens; samples "
-                "are drawn together: give prompts of one length, at least 1"
+                "are drawn together: give prompts of one length, at least 1, or none"
             )
         if len(prompts[0]) + self.sample_tokens > longest:
             raise ValueError(

@@ -163,7 +163,8 @@ class GRPORunConfig(RunConfig):
         if not isinstance(self.data, CheckedPrompts):
             raise ValueError(
                 f"data={type(self.data).__name__} has no checker; learning from a reward needs prompts whose "
-                "answers can be judged: use data:last-digit"
+                "answers can be judged: use data:last-digit, or from Python a GRPOObjective whose Responder "
+                "has a reward of your own"
             )
         return self.data
 
@@ -181,4 +182,4 @@ class GRPORunConfig(RunConfig):
         self.trainer.mesh.check_positions("the longest prompt + max_new_tokens - 1", needed - 1)
         needs = f"the {needed} ids of the longest prompt and max_new_tokens={self.max_new_tokens}"
         model = with_sizes(self.model, tokenizer, self.tokenizer, needed=needed, needs=needs)
-        return dataclasses.replace(self, model=model)
+        return dataclasses.replace(self, model=model, warm_start=self.warm_start.settled(teaches=True))

@@ -43,7 +43,7 @@ def train(config: GRPORunConfig) -> TrainState:
 def started(config: GRPORunConfig, tokenizer: Tokenizer) -> Variables | None:
     """The policy after the warm start; None where there is none."""
     warm = config.warm_start
-    if warm.steps == 0:
+    if not warm.steps:
         return None
     ends = config.sampling.eos_ids[:1]
     examples = config.prompts.form(warm.rows, seed=config.trainer.seed)

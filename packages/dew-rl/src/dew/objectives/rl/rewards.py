@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from dew.failure import StatedFailure
+
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float
+
+
+class UnusableReward(StatedFailure, ValueError):
+    """What a reward gave that no policy can learn from."""
 
 
 class Reward(Protocol):
@@ -58,19 +64,19 @@ def scored(reward: Reward, prompts: Sequence[str], responses: Sequence[str]) -> 
     """The rewards [R] as float32, NaN where one abstains.
 
     Raises:
-        ValueError: another number of values than of responses, or an infinite one.
+        UnusableReward: another number of values than of responses, or an infinite one.
     """
     import numpy as np
 
     values = list(reward(prompts, responses))
     if len(values) != len(responses):
-        raise ValueError(
+        raise UnusableReward(
             f"the reward gave {len(values)} values for {len(responses)} responses; give one for each"
         )
     array = np.asarray([np.nan if value is None else float(value) for value in values], np.float32)
     if np.isinf(array).any():
         row = int(np.flatnonzero(np.isinf(array))[0])
-        raise ValueError(
+        raise UnusableReward(
             f"the reward of response {row} ({responses[row][:40]!r}) is {array[row]}; give a finite number, "
             "or None to abstain"
         )

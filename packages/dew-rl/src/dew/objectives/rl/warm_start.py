@@ -7,7 +7,7 @@ run that has a checkpoint does not repeat it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dew.data.config import IN_PROCESS
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dew.objectives.base import Variables
     from dew.objectives.lm.decoder import Decoder
 
+STEPS = 100
+"""Of a start that nobody gave a length."""
+
 STREAM = 0x57A27
 """Folded into the run's key for the start's own trainer."""
 
@@ -30,7 +33,8 @@ class WarmStart:
     """How long and how fast the supervised start is.
 
     Attributes:
-        steps: optimizer updates; 0 starts from drawn weights.
+        steps: optimizer updates; 0 makes no start. Unset takes 100 where a run draws its weights and its data
+            has a form to teach, and 0 elsewhere.
         batch_size: rows of an update.
         learning_rate: of Adam, falling to zero along half a cosine.
 
@@ -38,12 +42,12 @@ class WarmStart:
         ValueError: a negative number of steps, no row, or a rate that is not positive.
     """
 
-    steps: int = 100
+    steps: int | None = None
     batch_size: int = 64
     learning_rate: float = 3e-3
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
+        if self.steps is not None and self.steps < 0:
             raise ValueError(f"warm_start.steps={self.steps} must be 0 or more; 0 starts from drawn weights")
         if self.batch_size < 1:
             raise ValueError(f"warm_start.batch_size={self.batch_size} must be at least 1")
@@ -53,7 +57,15 @@ class WarmStart:
     @property
     def rows(self) -> int:
         """How many rows the start reads, each once."""
-        return self.steps * self.batch_size
+        return (self.steps or 0) * self.batch_size
+
+    def settled(self, *, teaches: bool) -> WarmStart:
+        """This start with its number of steps.
+
+        Args:
+            teaches: whether there is a form to teach and a model that does not know it.
+        """
+        return replace(self, steps=STEPS if teaches else 0) if self.steps is None else self
 
     def variables(
         self,
@@ -78,7 +90,7 @@ class WarmStart:
         from dew.training import Trainer
         from dew.training.distributed import to_host
 
-        if self.steps < 1 or len(rows) < self.rows:
+        if not self.steps or len(rows) < self.rows:
             raise ValueError(
                 f"warm_start.steps={self.steps} of {self.batch_size} rows read {self.rows} examples, and "
                 f"{len(rows)} are given; give as many"
