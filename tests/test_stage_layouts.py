@@ -160,7 +160,8 @@ def test_stages_train_what_one_device_does():
     """Packed documents, patterns of windows and of experts, recomputation, windows of four, an adapter."""
     for name, found in result_on_devices("-c", TRAIN, TOOLS).items():
         assert max(found["losses"], found["norms"], found["parameters"]) < 1e-6, (name, found)
-        assert found["clipped"] < 5e-6, (name, found)
+        # The order of sums differs between processors too: up to 9.4e-6 was seen.
+        assert found["clipped"] < 2e-5, (name, found)
 
 
 @pytest.mark.slow

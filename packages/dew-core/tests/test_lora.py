@@ -292,14 +292,6 @@ def test_targets_that_name_nothing_are_refused(targets, message):
         adapted(Fit(), LoRA(targets)).initializer(KEY)
 
 
-@pytest.mark.parametrize("shape", [(4, 32), (32, 4)])
-def test_a_rank_above_a_kernels_smaller_side_is_refused(shape):
-    variables = {"params": {"up": {"kernel": jnp.zeros(shape)}}}
-    adapt(variables, LoRA(("up",), rank=4), key=KEY)
-    with pytest.raises(ValueError, match=r"lora\.rank=5 is above 4, the smaller side of the kernel .* of up"):
-        adapt(variables, LoRA(("up",), rank=5), key=KEY)
-
-
 def test_kernels_that_are_no_matrix_are_refused_by_their_shape():
     variables = {"params": {"conv": {"kernel": jnp.zeros((3, 3, 2, 4))}}}
     with pytest.raises(ValueError, match=r"names conv, whose kernel has the shape \(3, 3, 2, 4\)"):

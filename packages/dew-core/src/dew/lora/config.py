@@ -21,7 +21,7 @@ class LoRA:
             the path, `*` standing for anything within a part: `q_proj`, `self_attn/*` and
             `layers_*/self_attn/q_proj` all name query projections. One that begins with `/` is compared with
             the whole path.
-        rank: inner width of a delta, at most the smaller side of each kernel that gets one.
+        rank: inner width of a delta; above the smaller side of a kernel it adds parameters and no freedom.
         alpha: numerator of the scale.
         rslora: divide by the root of the rank: `scale` is `alpha / sqrt(rank)`, and otherwise `alpha / rank`.
         dropout: fraction of a delta's inputs that training drops, where the objective trains with dropout.

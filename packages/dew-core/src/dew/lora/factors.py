@@ -34,8 +34,8 @@ def adapt(variables: Variables, lora: LoRA, *, key: jax.Array) -> dict[str, Any]
         key: draws A; each module from a key of its own.
 
     Raises:
-        ValueError: a target that names no module with a two-dimensional kernel, new factors of a rank above
-            the smaller side of their kernel, or held ones of another rank.
+        ValueError: a target that names no module with a two-dimensional kernel, or held factors of another
+            rank.
     """
     flat = flattened(thaw(variables))
     for module in targeted(flat, lora):
@@ -44,7 +44,6 @@ def adapt(variables: Variables, lora: LoRA, *, key: jax.Array) -> dict[str, Any]
         own = jax.random.fold_in(key, zlib.crc32("/".join(module).encode()))
         dtype = unboxed_leaf(kernel).dtype
         if (*module, LORA_A) not in flat:
-            refuse_wide(module, (width, features), lora)
             bound = 1 / math.sqrt(width)
             drawn = jax.random.uniform(own, (width, lora.rank), dtype, -bound, bound)
             flat[(*module, LORA_A)] = boxed_as(kernel, drawn, 0)
@@ -140,16 +139,6 @@ def targeted(flat: Mapping[Path, Any], lora: LoRA) -> list[Path]:
 def modules_with_factors(flat: Mapping[Path, Any]) -> list[Path]:
     """The modules of a flat tree that hold factors, collection first, in order."""
     return sorted(path[:-1] for path in flat if path[-1] == LORA_A)
-
-
-def refuse_wide(module: Path, shape: tuple[int, int], lora: LoRA) -> None:
-    """Refuse a rank that no delta of a kernel of this shape can have."""
-    if lora.rank > min(shape):
-        raise ValueError(
-            f"lora.rank={lora.rank} is above {min(shape)}, the smaller side of the kernel {shape} of "
-            f"{'/'.join(module[1:])}, so that no delta of it has that rank; use at most {min(shape)}, or "
-            "leave the module out of lora.targets"
-        )
 
 
 def check_rank(module: Path, flat: Mapping[Path, Any], lora: LoRA) -> None:
