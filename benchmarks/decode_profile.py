@@ -10,9 +10,7 @@ products.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,14 +18,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from decode_rate import INNER, NEW, POLICIES, PROMPT, SIZES, Decoder
+from decode_rate import NEW, POLICIES, PROMPT, Decoder, arguments, cases
 from results import report
 from worker import Worker
 
 from dew.sampling.text.components import Transforms
 from dew.sampling.text.loop import choose, pick, weighed
 from dew.sampling.text.operations import prompt_state
-from dew.training.host_memory import keep_freed_memory
 
 REPEATS = 20
 """Calls of a part in one turn."""
@@ -90,34 +87,18 @@ def profiled(decoder: Decoder, worker: Worker, rows: int, rounds: int) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch-python", required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", nargs="+", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8])
-    options = parser.parse_args()
-    keep_freed_memory()
-    for name in options.models:
-        with tempfile.TemporaryDirectory() as folder:
-            decoder = Decoder(name, folder)
-            worker = Worker(options.torch_python, "torch_decode.py", folder)
-            versions = worker.line()
-            size = sum(kernel.nbytes for kernel in weights(decoder))
-            for rows in options.rows:
-                found = profiled(decoder, worker, rows, options.rounds)
-                report(
-                    "decode_profile",
-                    config={**SIZES[name], "inner": INNER[name], "rows": rows, "prompt": PROMPT, "new": NEW},
-                    model=name,
-                    weight_bytes=size,
-                    torch_versions=versions,
-                    step_ms=found,
-                    ratio=round(found["torch_step"] / found["step"], 3),
-                    ratio_if_products_were_torchs_and_the_rest_free=round(
-                        found["torch_step"] / (found["torch_products"] + found["draw"]), 3
-                    ),
-                )
-            worker.close()
+    options = arguments(__doc__, rounds=5)
+    for decoder, worker, _, rows, told in cases(options):
+        found = profiled(decoder, worker, rows, options.rounds)
+        bound = found["torch_step"] / (found["torch_products"] + found["draw"])
+        report(
+            "decode_profile",
+            **told,
+            weight_bytes=sum(kernel.nbytes for kernel in weights(decoder)),
+            step_ms=found,
+            ratio=round(found["torch_step"] / found["step"], 3),
+            ratio_if_products_were_torchs_and_the_rest_free=round(bound, 3),
+        )
 
 
 if __name__ == "__main__":

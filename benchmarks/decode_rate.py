@@ -14,7 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,13 +111,28 @@ def compare(decoder: Decoder, worker: Worker, what: str, rows: int, rounds: int)
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+class Case(NamedTuple):
+    """One model with so many rows, on both sides, and what a result says of it."""
+
+    decoder: Decoder
+    worker: Worker
+    model: str
+    rows: int
+    told: dict[str, Any]
+
+
+def arguments(description: str, *, rounds: int) -> argparse.Namespace:
+    """The command line of a decoding benchmark."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--torch-python", required=True)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--models", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8])
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """The models and rows that `options` ask for, one after another."""
     keep_freed_memory()
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
@@ -124,26 +140,26 @@ def main() -> None:
             worker = Worker(options.torch_python, "torch_decode.py", folder)
             versions = worker.line()
             for rows in options.rows:
-                same = agreement(decoder, worker, rows)
-                for what in POLICIES:
-                    report(
-                        "decode_rate",
-                        config={
-                            **SIZES[name],
-                            "inner": INNER[name],
-                            "rows": rows,
-                            "prompt": PROMPT,
-                            "new": NEW,
-                        },
-                        model=name,
-                        kind=what,
-                        against="transformers.generate",
-                        torch_versions=versions,
-                        goal=GOALS.get((name, rows)) if what == "greedy" else 2.0,
-                        **(same if what == "greedy" else {}),
-                        **compare(decoder, worker, what, rows, options.rounds),
-                    )
+                config = {**SIZES[name], "inner": INNER[name], "rows": rows, "prompt": PROMPT, "new": NEW}
+                told = {"config": config, "model": name, "torch_versions": versions}
+                yield Case(decoder, worker, name, rows, told)
             worker.close()
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=7)
+    for decoder, worker, name, rows, told in cases(options):
+        same = agreement(decoder, worker, rows)
+        for what in POLICIES:
+            report(
+                "decode_rate",
+                **told,
+                kind=what,
+                against="transformers.generate",
+                goal=GOALS.get((name, rows)) if what == "greedy" else 2.0,
+                **(same if what == "greedy" else {}),
+                **compare(decoder, worker, what, rows, options.rounds),
+            )
 
 
 if __name__ == "__main__":

@@ -43,6 +43,16 @@ def test_an_interrupt_says_how_many_are_kept(tmp_path):
     assert (tmp_path / "rows").read_text() == "a\n"
 
 
+def test_what_fails_while_drawing_is_no_fault_of_the_file(tmp_path):
+    def groups():
+        yield ["a\n"]
+        raise ConnectionError("the device is gone")
+
+    with pytest.raises(ConnectionError, match=r"^the device is gone$"):
+        write_responses(str(tmp_path / "rows"), groups(), kept)
+    assert (tmp_path / "rows").read_text() == "a\n"
+
+
 @pytest.mark.parametrize(("name", "text"), [("a.txt", "one"), ("a.jsonl", '"one"'), ("a.json", '["one"]')])
 def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path, name, text):
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n")

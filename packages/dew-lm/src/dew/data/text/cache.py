@@ -15,7 +15,7 @@ from dew.data.tokens.built import built
 from dew.data.tokens.files import file_identity
 from dew.data.tokens.store import CorpusMeta, CorpusWriter
 
-RECIPE = 1
+RECIPE = 2
 """Rises when the same files and tokenizer come to other ids."""
 
 log = logging.getLogger(__name__)

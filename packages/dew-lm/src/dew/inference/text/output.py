@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from io import FileIO
 
@@ -26,21 +25,22 @@ def write_responses(path: str, groups: Iterable[Sequence[str]], kept: Callable[[
     try:
         with open(path, "xb", buffering=0) as file:
             for group in groups:
-                _append(file, "".join(group).encode(), path)
+                try:
+                    _append(file, "".join(group).encode())
+                except OSError as error:
+                    raise OSError(f"{path}: {error.strerror}; {kept(written)}") from error
                 written += len(group)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(kept(written)) from stop
-    except OSError as error:
-        raise OSError(f"{path}: {error.strerror}; {kept(written)}") from error
     return written
 
 
-def _append(file: FileIO, data: bytes, path: str) -> None:
+def _append(file: FileIO, data: bytes) -> None:
     """Write all of `data`, or nothing."""
     whole, left = file.tell(), memoryview(data)
     try:
         while left:
             left = left[file.write(left) :]
-    except OSError:
-        os.truncate(path, whole)
+    except BaseException:
+        file.truncate(whole)
         raise
